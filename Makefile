@@ -1,0 +1,50 @@
+# The two commands of the README, and what they need. Everything goes into .venv; nothing else is touched.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: help demo test test-slow lint format bench clean
+
+help:
+	@echo "make demo       train a private model on real data and write a report"
+	@echo "make test       lint, type check and test"
+	@echo "make test-slow  the long tests"
+	@echo "make bench      the benchmarks of docs/benchmarks.md"
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit("Sordino needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=24"
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo,dev]'
+	@touch $@
+
+demo: $(VENV)/.demo
+	$(BIN)/sordino demo --out demo-output
+
+test: $(VENV)/.dev lint
+	$(BIN)/python -m pytest -n 2 --durations=10
+
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 -m slow --durations=10
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) demo-output .pytest_cache .ruff_cache .mypy_cache

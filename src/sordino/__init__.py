@@ -1,0 +1,64 @@
+"""Sordino: train models with differential privacy.
+
+    from sordino import PrivateClassifier                       # scikit-learn
+    model = PrivateClassifier(epsilon=1.0, delta=1e-5).fit(X, y)
+
+    plan = sordino.plan("dp-memf", examples=60_000, batch_size=500, epochs=1, epsilon=0.1, delta=1e-6)
+    result = sordino.train(plan, loss, params, data)            # any JAX model
+
+Names are imported when they are first used, so that ``import sordino`` stays light.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from sordino._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from sordino.engine.keys import RunKey as RunKey
+    from sordino.engine.train import Result as Result
+    from sordino.engine.train import Snapshot as Snapshot
+    from sordino.engine.train import train as train
+    from sordino.errors import PlanMismatchError as PlanMismatchError
+    from sordino.errors import PrivacyWarning as PrivacyWarning
+    from sordino.errors import SordinoError as SordinoError
+    from sordino.models.estimators import PrivateClassifier as PrivateClassifier
+    from sordino.models.estimators import PrivateRegressor as PrivateRegressor
+    from sordino.planning import Plan as Plan
+    from sordino.planning import compare as compare
+    from sordino.planning import plan as plan
+    from sordino.privacy.guarantee import Guarantee as Guarantee
+    from sordino.privacy.guarantee import compose as compose
+
+_WHERE = {
+    "Guarantee": "sordino.privacy.guarantee",
+    "Plan": "sordino.planning",
+    "PlanMismatchError": "sordino.errors",
+    "PrivacyWarning": "sordino.errors",
+    "PrivateClassifier": "sordino.models.estimators",
+    "PrivateRegressor": "sordino.models.estimators",
+    "Result": "sordino.engine.train",
+    "RunKey": "sordino.engine.keys",
+    "Snapshot": "sordino.engine.train",
+    "SordinoError": "sordino.errors",
+    "compare": "sordino.planning",
+    "compose": "sordino.privacy.guarantee",
+    "plan": "sordino.planning",
+    "train": "sordino.engine.train",
+}
+
+__all__ = ["__version__", *_WHERE]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'sordino' has no attribute {name!r}")
+    value = getattr(import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

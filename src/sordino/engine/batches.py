@@ -1,0 +1,106 @@
+"""Which rows take part in which step, as the plan says.
+
+Public orders (fixed, reshuffled) are a function of the plan's `order_seed`. Secret batches (Poisson,
+without replacement) are a function of the run key and the step, drawn on the host in double
+precision in aligned blocks of steps, so that a resumed run draws the same ones.
+
+Poisson batches are padded to one static width. A block that needs more gets a wider array (and a
+compilation of its own): no example is ever dropped, an empty batch is all padding, and nothing about
+the realised sizes leaves the process.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.engine.keys import RunKey
+from sordino.population import FIXED, POISSON, RESHUFFLED, Population
+
+Indices = NDArray[np.int32]
+Mask = NDArray[np.float32]
+
+# Secret batches are drawn in blocks of this many steps, whatever the chunks of the loop are.
+BLOCK = 64
+
+
+def public_order(population: Population) -> NDArray[np.int64] | None:
+    """The public order of the rows under fixed batches; None keeps them as given."""
+    if population.order_seed is None:
+        return None
+    return np.random.default_rng([population.order_seed, 0]).permutation(population.examples)
+
+
+def epoch_order(population: Population, epoch: int) -> NDArray[np.int64]:
+    """The public order of one epoch under reshuffled batches."""
+    seed = 0 if population.order_seed is None else population.order_seed
+    return np.random.default_rng([seed, 1, epoch]).permutation(population.examples)
+
+
+def poisson_width(population: Population) -> int:
+    """A batch width that a Poisson draw exceeds with probability below 1e-9 per step."""
+    mean = population.batch_size
+    spread = math.sqrt(mean * (1 - population.rate))
+    wide = math.ceil(mean + 6.2 * spread + 8)
+    return min(-(-wide // 8) * 8, population.examples)
+
+
+def batch_indices(
+    population: Population, key: RunKey, first: int, count: int
+) -> tuple[Indices, Mask]:
+    """Rows of steps ``first .. first+count-1``: indices and mask, both (count, width)."""
+    if population.sampling == RESHUFFLED:
+        return _reshuffled(population, first, count)
+    blocks = range(first // BLOCK, (first + count - 1) // BLOCK + 1)
+    draw = _poisson_block if population.sampling == POISSON else _fixed_size_block
+    parts = [draw(population, key.generator(f"batches/{block}")) for block in blocks]
+    width = max(part.shape[1] for part in parts)
+    padded = [np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=-1) for p in parts]
+    start = first - blocks[0] * BLOCK
+    rows = np.concatenate(padded)[start : start + count]
+    return np.maximum(rows, 0).astype(np.int32), (rows >= 0).astype(np.float32)
+
+
+def _poisson_block(population: Population, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Independent Bernoulli inclusions by geometric gaps: O(batch) draws instead of O(n)."""
+    n, q = population.examples, population.rate
+    width = poisson_width(population)
+    if q >= 1:
+        return np.tile(np.arange(n), (BLOCK, 1))
+    position = np.full((BLOCK, 1), -1, np.int64)
+    columns: list[NDArray[np.int64]] = []
+    while position.min() < n:
+        gaps = np.minimum(rng.geometric(q, size=(BLOCK, width)), n + 1)
+        block = position + np.cumsum(gaps, axis=1)
+        columns.append(block)
+        position = block[:, -1:]
+    rows = np.concatenate(columns, axis=1)
+    longest = int((rows < n).sum(axis=1).max())
+    keep = max(width, -(-longest // width) * width) if longest > width else width
+    rows = rows[:, :keep]
+    return np.where(rows < n, rows, -1)
+
+
+def _fixed_size_block(population: Population, rng: np.random.Generator) -> NDArray[np.int64]:
+    n, b = population.examples, population.batch_size
+    return np.stack([rng.choice(n, b, replace=False, shuffle=False) for _ in range(BLOCK)])
+
+
+def _reshuffled(population: Population, first: int, count: int) -> tuple[Indices, Mask]:
+    n, b, per_epoch = population.examples, population.batch_size, population.steps_per_epoch
+    rows = np.full((count, b), -1, np.int64)
+    orders: dict[int, NDArray[np.int64]] = {}
+    for i, step in enumerate(range(first, first + count)):
+        epoch, slot = divmod(step, per_epoch)
+        if epoch not in orders:
+            orders = {epoch: epoch_order(population, epoch)}
+        members = orders[epoch][slot * b : min((slot + 1) * b, n)]
+        rows[i, : len(members)] = members
+    return np.maximum(rows, 0).astype(np.int32), (rows >= 0).astype(np.float32)
+
+
+def is_sliced(population: Population) -> bool:
+    """Whether batches are contiguous slices of the (once reordered) data."""
+    return population.sampling == FIXED

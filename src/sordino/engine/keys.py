@@ -1,0 +1,59 @@
+"""Run keys: the one secret behind all noise and all secret batches of a run.
+
+A run key is 256 bits from the operating system. Every use derives its own key from it by hashing
+the use's name, so that two streams, or noise and sampling, can never share a generator state.
+(`jax.random.key(seed)` would keep 32 bits of a seed: noise that can be enumerated and subtracted.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from sordino.errors import SordinoError
+
+KEY_BYTES = 32
+
+
+@dataclass(frozen=True, repr=False)
+class RunKey:
+    """The secret of one run. `insecure` marks a key made from a seed that others may know."""
+
+    secret: bytes
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.secret) != KEY_BYTES:
+            raise SordinoError(f"a run key has {KEY_BYTES} bytes, got {len(self.secret)}")
+
+    @classmethod
+    def fresh(cls) -> RunKey:
+        """A new key from the operating system's entropy."""
+        return cls(secrets.token_bytes(KEY_BYTES))
+
+    @classmethod
+    def from_insecure_seed(cls, seed: int) -> RunKey:
+        """A reproducible key, for tests and demonstrations: not private against who knows the seed."""
+        text = f"sordino insecure seed {int(seed)}"
+        return cls(hashlib.sha256(text.encode()).digest(), insecure=True)
+
+    def derive(self, use: str) -> bytes:
+        """32 bytes for one named use."""
+        return hashlib.blake2b(use.encode(), key=self.secret, digest_size=32).digest()
+
+    def noise_key(self, stream: str) -> jax.Array:
+        """The generator key of one noise stream (threefry: 64 bits)."""
+        words = np.frombuffer(self.derive(f"noise/{stream}")[:8], np.uint32)
+        return jax.random.wrap_key_data(words, impl="threefry2x32")
+
+    def generator(self, use: str) -> np.random.Generator:
+        """A host generator for one named use (Philox, 128-bit key)."""
+        words = np.frombuffer(self.derive(use)[:16], np.uint64)
+        return np.random.Generator(np.random.Philox(key=words))
+
+    def __repr__(self) -> str:
+        return f"RunKey(<secret>, insecure={self.insecure})"

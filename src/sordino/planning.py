@@ -1,0 +1,412 @@
+"""Plan, then run: everything about privacy, decided before a single record is read.
+
+    plan = sordino.plan("dp-memf", examples=60_000, batch_size=500, epochs=1, epsilon=0.1, delta=1e-6)
+    print(plan); plan.guarantee.mu; plan.save("plan.json")
+
+A plan is frozen and independent of the data. It holds the noise, the strategy, the guarantee and what
+to expect; it prints as a page, saves as versioned JSON, and has a content hash. A run of it cannot
+release anything the plan does not name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import warnings
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino._files import write_atomically
+from sordino.accounting import calibrated_noise, float32_up, guarantee_of
+from sordino.errors import (
+    PrivacyWarning,
+    SordinoError,
+    require_choice,
+    require_count,
+    require_fraction,
+    require_positive,
+)
+from sordino.mechanisms.base import Mechanism, mechanism_from_json
+from sordino.mechanisms.catalogue import fit_mechanism
+from sordino.mechanisms.workloads import Workload
+from sordino.population import NATURAL_ADJACENCY, Population
+from sordino.privacy.guarantee import ADJACENCIES, UNITS, Guarantee
+from sordino.recipes import Recipe, recipe_named
+from sordino.schedules.base import Schedule, Uniform, schedule_from_json
+from sordino.updates.settings import UpdateSettings
+
+FORMAT = "sordino-plan"
+FORMAT_VERSION = 1
+LARGEST_EPSILON = 1000.0
+WEAK_EPSILON = 20.0
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A private run, decided but not yet run.
+
+    Attributes:
+      noise: standard deviation of each fresh Gaussian draw in units of the clip; the noise on the
+        sum of step t is row t of ``noise * clip * C^-1 Z``.
+      workload: the linear map from the released sums to the iterates, for which the noise is
+        shaped and its error predicted.
+    """
+
+    recipe: str
+    population: Population
+    clip: float
+    noise: float
+    mechanism: Mechanism
+    schedule: Schedule
+    update: UpdateSettings
+    workload: Workload
+    guarantee: Guarantee
+    epsilon: float | None = None
+    delta: float | None = None
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of each fresh draw on the sum of clipped contributions."""
+        return float32_up(self.noise * self.clip)
+
+    @property
+    def divisor(self) -> int:
+        """The public constant by which noisy sums are divided."""
+        return self.population.batch_size
+
+    def noise_per_step(self) -> NDArray[np.float64]:
+        """Standard deviation, per coordinate, of the noise in each mean gradient (steps,)."""
+        relative = self.schedule.relative_noise(self.population.steps)
+        scale = self.noise * self.clip / self.divisor
+        errors = self.mechanism.step_error() * scale
+        return errors if relative is None else errors * relative
+
+    def error_per_step(self) -> NDArray[np.float64]:
+        """Predicted noise in the optimizer's accumulated estimate, per coordinate (steps,).
+
+        The accumulated estimate is what the iterates follow (up to the learning rate); noise that
+        later noise cancels counts once, not every time.
+        """
+        return self.mechanism.workload_error(self.workload) * (
+            self.noise * self.clip / self.divisor
+        )
+
+    @cached_property
+    def predicted_error(self) -> float:
+        """Root mean square of `error_per_step`."""
+        return float(np.sqrt(np.mean(self.error_per_step() ** 2)))
+
+    @cached_property
+    def relative_error(self) -> float:
+        """`predicted_error` relative to the way that a gradient of norm `clip` would go in the run.
+
+        Comparable between plans with other batch sizes, steps or momentum: the quantity that
+        `compare` ranks by.
+        """
+        way = float(self.workload.coefficients(self.population.steps).sum()) * self.clip
+        return self.predicted_error / way
+
+    def with_update(self, **changes: Any) -> Plan:
+        """The same noise and guarantee with other update settings (learning rate, averaging, ...).
+
+        An update is post-processing, so nothing about privacy is decided anew.
+        """
+        return replace(self, update=replace(self.update, **changes))
+
+    def state_bytes(self, parameters: int) -> int:
+        """Memory of the noise state for a model of this many parameters."""
+        return 4 * parameters * (self.mechanism.state_vectors() + 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain, versioned data; floats and arrays read back bit for bit."""
+        return {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "recipe": self.recipe,
+            "population": self.population.to_json(),
+            "clip": self.clip,
+            "noise": self.noise,
+            "mechanism": self.mechanism.to_json(),
+            "schedule": self.schedule.to_json(),
+            "update": asdict(self.update),
+            "workload": self.workload.to_json(),
+            "guarantee": self.guarantee.to_json(),
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Plan:
+        """The plan that `to_json` described, its guarantee computed anew and compared."""
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise SordinoError(f"this is not a plan: the field 'format' must be {FORMAT!r}")
+        if data.get("version") != FORMAT_VERSION:
+            raise SordinoError(
+                f"this plan has format version {data.get('version')!r}; version {FORMAT_VERSION} "
+                "is known here"
+            )
+        try:
+            plan = cls(
+                recipe=recipe_named(data["recipe"]).name,
+                population=Population(**data["population"]),
+                clip=require_positive("clip", data["clip"]),
+                noise=require_positive("noise", data["noise"]),
+                mechanism=mechanism_from_json(data["mechanism"]),
+                schedule=schedule_from_json(data["schedule"]),
+                update=UpdateSettings(**data["update"]),
+                workload=Workload.from_json(data["workload"]),
+                guarantee=Guarantee.from_json(data["guarantee"]),
+                epsilon=data["epsilon"],
+                delta=data["delta"],
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise SordinoError(f"this plan is damaged: {error!r}") from None
+        if plan.mechanism.steps != plan.population.steps:
+            raise SordinoError("this plan is damaged: its strategy has another number of steps")
+        if plan._recomputed() != plan.guarantee:
+            raise SordinoError(
+                "this plan states a guarantee that its noise does not give; it was changed by hand "
+                "or written by another version: make the plan again"
+            )
+        return plan
+
+    def _recomputed(self) -> Guarantee:
+        stated = self.guarantee
+        return guarantee_of(
+            noise=self.noise,
+            population=self.population,
+            mechanism=self.mechanism,
+            schedule=self.schedule,
+            adjacency=stated.adjacency,
+            unit=stated.unit,
+            delta_hint=stated.delta_hint,
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write as JSON, atomically."""
+        write_atomically(Path(path), json.dumps(self.to_json(), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Read what `save` wrote."""
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise SordinoError(f"there is no plan at {str(path)!r}") from None
+        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+            raise SordinoError(f"{str(path)!r} is not a plan: {error}") from None
+        return cls.from_json(data)
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of the canonical JSON: the plan's identity."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self.hash == other.hash
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
+    def lines(self) -> list[tuple[str, str]]:
+        """The page as (heading, text) pairs; `print(plan)` and the reports show these."""
+        people = self.population
+        noise = self.noise_per_step()
+        flat = math.isclose(noise.min(), noise.max(), rel_tol=1e-3)
+        spread = f"{noise[0]:.4g}" if flat else f"{noise.min():.4g} to {noise.max():.4g}"
+        recipe = recipe_named(self.recipe)
+        return [
+            ("recipe", f"{self.recipe}: {recipe.title}"),
+            ("guarantee", self.guarantee.sentence()),
+            (
+                "population",
+                f"{people.examples:,} examples, batches of {people.batch_size:,}, "
+                f"{people.steps:,} steps ({people.epochs:.4g} epochs)",
+            ),
+            ("batches", people.describe()),
+            ("clip", f"each contribution has norm at most {self.clip:g}"),
+            (
+                "noise",
+                f"{self.mechanism.describe()}; fresh draws of {self.noise:.5g} x clip on each sum "
+                f"({self.schedule.describe()})",
+            ),
+            ("noise per step", f"{spread} per coordinate of the mean gradient"),
+            (
+                "predicted error",
+                f"{self.predicted_error:.4g} rms per coordinate of the accumulated estimate "
+                f"({self.workload.name} workload), {self.relative_error:.3g} of the way of a gradient "
+                "of norm clip",
+            ),
+            ("update", self.update.describe()),
+            ("gradient evaluations", f"{people.gradient_evaluations:,}"),
+            (
+                "noise memory",
+                f"{self.mechanism.state_vectors() + 1:,} vectors of the model's size",
+            ),
+            ("plan", self.hash[:16]),
+        ]
+
+    def __str__(self) -> str:
+        pairs = self.lines()
+        width = max(len(heading) for heading, _ in pairs)
+        return "\n".join(f"{heading:>{width}}  {text}" for heading, text in pairs)
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.recipe} {self.hash[:12]}: {self.guarantee.sentence()}>"
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Noise per step and predicted error as a matplotlib figure (saved to `path` if given)."""
+        from sordino.report.plots import plan_figure
+
+        figure = plan_figure(self)
+        if path is not None:
+            figure.savefig(path)
+        return figure
+
+
+def plan(
+    recipe: str,
+    *,
+    examples: int,
+    batch_size: int | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    noise: float | None = None,
+    adjacency: str | None = None,
+    unit: str = "example",
+    **options: Any,
+) -> Plan:
+    """Decide a private run.
+
+    Args:
+      recipe: a name from `sordino.recipes.RECIPES`.
+      examples: the number of units (examples, users or clients); public.
+      batch_size: units per step; recipes on all examples need none.
+      epochs, steps: how long; exactly one of them.
+      epsilon, delta: the budget; or `noise` (in units of the clip) to compute what it gives.
+      adjacency: "zero-out" (default), "add-remove" (Poisson default) or "replace-one".
+      unit: whose data is protected: "example", "user" or "client" (then each row of the data is
+        all of one user's or client's data).
+      options: the recipe's options, see `sordino.recipes.COMMON_OPTIONS`.
+    """
+    spec = recipe_named(recipe)
+    chosen = spec.options(options)
+    _check_budget(epsilon, delta, noise)
+    require_choice("unit", unit, UNITS)
+    people = _population(spec, chosen, examples, batch_size, epochs, steps)
+    adjacency = adjacency if adjacency is not None else NATURAL_ADJACENCY[people.sampling]
+    require_choice("adjacency", adjacency, ADJACENCIES)
+    require_choice(f"mechanism of {spec.name}", chosen["mechanism"], spec.mechanisms)
+    clip = require_positive("clip", chosen["clip"])
+    update = UpdateSettings(
+        optimizer=chosen["optimizer"],
+        learning_rate=chosen["learning_rate"],
+        momentum=chosen["momentum"],
+        lr_schedule=chosen["lr_schedule"],
+        average=chosen["average"],
+        radius=chosen["radius"],
+    )
+    if delta is not None and delta > 1 / people.examples:
+        warnings.warn(
+            f"delta {delta:g} is larger than 1/{people.examples:,}: publishing one random example "
+            "in full would satisfy it; use a smaller delta",
+            PrivacyWarning,
+            stacklevel=2,
+        )
+    if epsilon is not None and epsilon > WEAK_EPSILON:
+        warnings.warn(
+            f"epsilon {epsilon:g} promises very little; values up to about 10 are common",
+            PrivacyWarning,
+            stacklevel=2,
+        )
+    workload = update.workload(chosen["workload"])
+    mechanism = fit_mechanism(
+        chosen["mechanism"], workload, people.participation(), chosen["bands"]
+    )
+    schedule = Uniform()
+    setting = {"population": people, "mechanism": mechanism, "schedule": schedule}
+    if noise is None:
+        assert epsilon is not None
+        assert delta is not None
+        noise = calibrated_noise(epsilon=epsilon, delta=delta, adjacency=adjacency, **setting)
+    return Plan(
+        recipe=spec.name,
+        clip=clip,
+        noise=noise,
+        update=update,
+        workload=workload,
+        guarantee=guarantee_of(
+            noise=noise, adjacency=adjacency, unit=unit, delta_hint=delta, **setting
+        ),
+        epsilon=epsilon,
+        delta=delta,
+        **setting,
+    )
+
+
+def compare(plans: list[Plan]) -> list[Plan]:
+    """Plans from the least predicted noise to the most (see `Plan.relative_error`)."""
+    return sorted(plans, key=lambda candidate: candidate.relative_error)
+
+
+def _check_budget(epsilon: float | None, delta: float | None, noise: float | None) -> None:
+    if delta is not None:
+        require_fraction("delta", delta)
+    if noise is not None:
+        require_positive("noise", noise)
+        if epsilon is not None:
+            raise SordinoError("give either epsilon (and delta) or noise, not both")
+        return
+    if epsilon is None:
+        raise SordinoError("give a budget: epsilon and delta, or noise to see what it guarantees")
+    require_positive("epsilon", epsilon, maximum=LARGEST_EPSILON)
+    if delta is None:
+        raise SordinoError("delta is missing; choose one well below 1 over the number of examples")
+
+
+def _population(
+    spec: Recipe,
+    chosen: dict[str, Any],
+    examples: int,
+    batch_size: int | None,
+    epochs: float | None,
+    steps: int | None,
+) -> Population:
+    examples = require_count("examples", examples)
+    if spec.full_batch:
+        if batch_size not in (None, examples):
+            raise SordinoError(
+                f"{spec.name} uses all {examples:,} examples in every step; leave batch_size out"
+            )
+        batch_size = examples
+    if batch_size is None:
+        raise SordinoError(f"{spec.name} needs a batch_size")
+    batch_size = require_count("batch_size", batch_size)
+    if (epochs is None) == (steps is None):
+        raise SordinoError("say how long to train: give exactly one of epochs and steps")
+    if steps is None:
+        assert epochs is not None
+        per_epoch = -(-examples // batch_size)
+        steps = max(1, math.ceil(require_positive("epochs", epochs, maximum=1e9) * per_epoch - 1e-9))
+    sampling = chosen["sampling"]
+    if sampling not in spec.samplings:
+        raise SordinoError(
+            f"{spec.name} works with {' or '.join(spec.samplings)} batches, not {sampling!r}"
+        )
+    return Population(
+        examples=examples,
+        batch_size=batch_size,
+        steps=require_count("steps", steps),
+        sampling=sampling,
+        order_seed=chosen["order_seed"],
+    )

@@ -1,0 +1,197 @@
+"""What a run guarantees: never a bare number.
+
+A `Guarantee` holds how strong (a GDP parameter, and descriptions of amplified releases), for whom
+(adjacency and unit), under which participation, and by which kind of analysis. It prints as one
+sentence, composes with others, and round-trips through JSON.
+
+>>> g = Guarantee.gaussian(0.5, adjacency="zero-out", unit="example", participation="once")
+>>> round(g.epsilon(1e-6), 4)
+2.2541
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from sordino.errors import SordinoError, require_choice
+from sordino.privacy import amplification
+from sordino.privacy.amplification import SampledGaussian
+from sordino.privacy.gdp import delta_from_mu, epsilon_from_mu
+
+ADJACENCIES = {
+    "zero-out": "replacing one {unit}'s contributions by zero",
+    "add-remove": "adding or removing one {unit}",
+    "replace-one": "replacing one {unit} by any other",
+}
+UNITS = ("example", "user", "client")
+ANALYSES = ("exact", "upper bound", "amplified")
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """A differential-privacy guarantee and all it rests on.
+
+    Attributes:
+      mu: the run is mu-GDP. For amplified runs this ignores the amplification: true, but looser
+        than `epsilon`.
+      adjacency: "zero-out", "add-remove" or "replace-one".
+      unit: whose data is protected: "example", "user" or "client".
+      participation: in which steps one unit may take part, in words.
+      analysis: "exact" (attained by some data set), "upper bound", or "amplified" (a pessimistic
+        privacy-loss distribution).
+      sampled: the releases whose secret random batches are credited.
+      gaussian_mu: mu of everything else.
+      delta_hint: the delta at which the guarantee is printed.
+    """
+
+    gaussian_mu: float
+    adjacency: str
+    unit: str
+    participation: str
+    analysis: str = "exact"
+    sampled: tuple[SampledGaussian, ...] = ()
+    delta_hint: float | None = None
+
+    def __post_init__(self) -> None:
+        require_choice("adjacency", self.adjacency, ADJACENCIES)
+        require_choice("unit", self.unit, UNITS)
+        require_choice("analysis", self.analysis, ANALYSES)
+        if not (self.gaussian_mu >= 0 and math.isfinite(self.gaussian_mu)):
+            raise SordinoError(f"mu must be a finite number of at least 0, got {self.gaussian_mu!r}")
+        if any(part.adjacency != self.adjacency for part in self.sampled):
+            raise SordinoError("all parts of a guarantee must be stated under one adjacency")
+
+    @classmethod
+    def gaussian(
+        cls,
+        mu: float,
+        *,
+        adjacency: str,
+        unit: str,
+        participation: str,
+        exact: bool = True,
+        delta_hint: float | None = None,
+    ) -> Guarantee:
+        """A mu-GDP guarantee with no credit for sampling."""
+        analysis = "exact" if exact else "upper bound"
+        return cls(mu, adjacency, unit, participation, analysis, (), delta_hint)
+
+    @property
+    def mu(self) -> float:
+        return math.hypot(self.gaussian_mu, *(part.unamplified_mu for part in self.sampled))
+
+    @property
+    def is_amplified(self) -> bool:
+        return bool(self.sampled)
+
+    def epsilon(self, delta: float) -> float:
+        """Smallest epsilon at `delta`, rounded up."""
+        if not self.sampled:
+            return epsilon_from_mu(self.mu, delta)
+        amplified = amplification.epsilon_of_pld(self._pld(), delta)
+        return min(amplified, epsilon_from_mu(self.mu, delta))
+
+    def delta(self, epsilon: float) -> float:
+        """delta at `epsilon`, rounded up."""
+        if not (epsilon >= 0 and math.isfinite(epsilon)):
+            raise SordinoError(f"epsilon must be a finite number of at least 0, got {epsilon!r}")
+        if not self.sampled:
+            return delta_from_mu(epsilon, self.mu)
+        amplified = amplification.delta_of_pld(self._pld(), epsilon)
+        return min(amplified, delta_from_mu(epsilon, self.mu))
+
+    def _pld(self) -> Any:
+        return amplification.compose_pld(self.gaussian_mu, self.sampled)
+
+    def under_replace_one(self) -> Guarantee:
+        """The same run against replacement of one unit: removing it, then adding another (2 mu)."""
+        if self.adjacency == "replace-one":
+            return self
+        if self.sampled:
+            raise SordinoError(
+                "an amplified guarantee cannot be carried over to replace-one; plan the run with "
+                "adjacency='replace-one'"
+            )
+        return replace(
+            self, gaussian_mu=2 * self.gaussian_mu, adjacency="replace-one", analysis="upper bound"
+        )
+
+    def sentence(self, delta: float | None = None) -> str:
+        """The guarantee in one honest sentence, at `delta` (or the hint it was planned with)."""
+        at = delta if delta is not None else self.delta_hint
+        change = ADJACENCIES[self.adjacency].format(unit=self.unit)
+        if at is None:
+            strength = f"{_up(self.mu)}-GDP"
+        else:
+            strength = f"({_up(self.epsilon(at))}, {at:g})-differential privacy"
+            if not self.sampled:
+                strength += f" ({_up(self.mu)}-GDP)"
+        basis = {
+            "exact": "by an exact analysis with no credit for random batches",
+            "upper bound": "by an upper bound with no credit for random batches",
+            "amplified": "counting on batches that are random and stay secret "
+            "(privacy-loss distribution, rounded up)",
+        }[self.analysis]
+        return (
+            f"What the run releases satisfies {strength} with respect to {change}, where each "
+            f"{self.unit} is used {self.participation}, {basis}."
+        )
+
+    def __str__(self) -> str:
+        return self.sentence()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, with floats that read back bit for bit."""
+        return {"version": _VERSION, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Guarantee:
+        fields = dict(data)
+        version = fields.pop("version", None)
+        if version != _VERSION:
+            raise SordinoError(f"this guarantee has format version {version!r}; {_VERSION} is known")
+        parts = fields.pop("sampled", ())
+        try:
+            return cls(sampled=tuple(SampledGaussian(**part) for part in parts), **fields)
+        except TypeError as error:
+            raise SordinoError(f"this is not a guarantee: {error}") from None
+
+
+def compose(guarantees: Iterable[Guarantee]) -> Guarantee:
+    """All of them together, on the same data: mus add in squares, amplified parts by their PLDs."""
+    parts = list(guarantees)
+    if not parts:
+        raise SordinoError("there is nothing to compose: give at least one guarantee")
+    first = parts[0]
+    for other in parts[1:]:
+        if (other.adjacency, other.unit) != (first.adjacency, first.unit):
+            raise SordinoError(
+                f"cannot compose {first.adjacency}/{first.unit} with {other.adjacency}/{other.unit}; "
+                "state all guarantees for the same adjacency and unit"
+            )
+    analysis = max((part.analysis for part in parts), key=ANALYSES.index)
+    uses = list(dict.fromkeys(part.participation for part in parts))
+    deltas = [part.delta_hint for part in parts if part.delta_hint is not None]
+    return Guarantee(
+        gaussian_mu=math.hypot(*(part.gaussian_mu for part in parts)) * (1 + 1e-15),
+        adjacency=first.adjacency,
+        unit=first.unit,
+        participation=uses[0] if len(parts) == 1 else f"in {len(parts)} runs: {'; '.join(uses)}",
+        analysis=analysis,
+        sampled=tuple(part for guarantee in parts for part in guarantee.sampled),
+        delta_hint=max(deltas) if deltas else None,
+    )
+
+
+def _up(value: float, digits: int = 4) -> str:
+    """`value` with `digits` significant digits, never below it (beyond its own rounding slack)."""
+    if value == 0:
+        return "0"
+    # A target of 1 comes back as 1 - 1e-9 or so; a printed "1" is then right, not "1.001".
+    value *= 1 - 2e-9
+    exponent = math.floor(math.log10(abs(value))) - digits + 1
+    return f"{math.ceil(value / 10.0**exponent - 1e-6) * 10.0**exponent:.{digits}g}"

@@ -1,0 +1,212 @@
+"""Strategies as the privacy analysis sees them: the Gram matrix ``X = W^T Sigma^-1 W``.
+
+A run releases rows of ``W u + noise`` with noise covariance ``Sigma (x) I``; `X` is all that the
+guarantee depends on. For a lower-triangular encoder ``C`` (noise ``C^-1 Z`` on the gradients, Z iid
+with unit variance), ``X = C^T C``. Column t stands for the clipped sum of step t (or of one stream's
+step t, if there are several streams).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sordino.errors import SordinoError
+from sordino.privacy.dyadic import node_matrix, used_nodes
+
+Array = NDArray[np.float64]
+# A dense Gram matrix of this many columns takes 0.5 GB; beyond it only structured paths are used.
+DENSE_LIMIT = 8192
+
+
+class Strategy(ABC):
+    """Anything with a Gram matrix over `steps` columns."""
+
+    steps: int
+
+    @abstractmethod
+    def gram(self) -> Array:
+        """Dense ``X``, shape (steps, steps)."""
+
+    def fixed_batch_energy(self, separation: int, clips: Array | None = None) -> Array:
+        """``sum_{s,t in P_j} |X_st| c_s c_t`` for each pattern ``P_j = {j, j + separation, ...}``."""
+        X = np.abs(self.gram())
+        if clips is not None:
+            X *= np.outer(clips, clips)
+        count = min(separation, self.steps)
+        if separation >= self.steps:
+            return np.diag(X).copy()
+        return np.array([X[j::separation, j::separation].sum() for j in range(count)])
+
+    def block(self, pattern: ArrayLike) -> Array:
+        """``X`` restricted to the steps of one pattern."""
+        P = np.asarray(pattern)
+        return self.gram()[np.ix_(P, P)]
+
+
+def _check_dense(steps: int) -> None:
+    if steps > DENSE_LIMIT:
+        raise SordinoError(
+            f"this participation rule needs a dense {steps:,} x {steps:,} Gram matrix; use fixed "
+            f"batches, or at most {DENSE_LIMIT:,} steps"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixStrategy(Strategy):
+    """A strategy given by its Gram matrix; see `from_encoder` and `from_release`."""
+
+    X: Array
+
+    def __post_init__(self) -> None:
+        X = np.asarray(self.X, dtype=np.float64)
+        if X.ndim != 2 or X.shape[0] != X.shape[1] or not np.isfinite(X).all():
+            raise SordinoError(f"a Gram matrix must be square and finite, got shape {X.shape}")
+        object.__setattr__(self, "X", X)
+
+    @property
+    def steps(self) -> int:  # type: ignore[override]
+        return int(self.X.shape[0])
+
+    @classmethod
+    def from_encoder(cls, C: ArrayLike) -> MatrixStrategy:
+        """Noise ``C^-1 Z`` on the per-step sums, Z iid standard normal rows."""
+        C = np.asarray(C, dtype=np.float64)
+        return cls(C.T @ C)
+
+    @classmethod
+    def from_release(cls, W: ArrayLike, covariance: ArrayLike) -> MatrixStrategy:
+        """Rows of ``W u + noise``; `covariance` is a vector of variances or a full matrix."""
+        W = np.asarray(W, dtype=np.float64)
+        Sigma = np.asarray(covariance, dtype=np.float64)
+        if Sigma.ndim == 1:
+            if not (Sigma > 0).all():
+                raise SordinoError("every released row needs noise of positive variance")
+            return cls(W.T @ (W / Sigma[:, None]))
+        half = np.linalg.solve(np.linalg.cholesky(Sigma), W)
+        return cls(half.T @ half)
+
+    def gram(self) -> Array:
+        return self.X
+
+
+@dataclass(frozen=True, eq=False)
+class ToeplitzStrategy(Strategy):
+    """Lower-triangular Toeplitz encoder ``C[s, t] = c[s - t] / norm[t]``.
+
+    `coefficients` holds ``c_0, c_1, ...`` (missing ones are 0); `column_norms`, if given, divides
+    column t (column normalisation).
+    """
+
+    coefficients: Array
+    steps: int  # type: ignore[misc]
+    column_norms: Array | None = None
+
+    def __post_init__(self) -> None:
+        c = np.asarray(self.coefficients, dtype=np.float64)[: self.steps]
+        if c.ndim != 1 or not np.isfinite(c).all() or c.size == 0 or c[0] == 0:
+            raise SordinoError("Toeplitz coefficients must be finite numbers with a first one not 0")
+        object.__setattr__(self, "coefficients", np.pad(c, (0, self.steps - c.size)))
+
+    @classmethod
+    def from_blt(cls, theta: ArrayLike, omega: ArrayLike, steps: int) -> ToeplitzStrategy:
+        """Buffered linear Toeplitz: ``c_0 = 1``, ``c_k = sum_i omega_i theta_i^(k-1)``."""
+        theta_, omega_ = np.asarray(theta, np.float64), np.asarray(omega, np.float64)
+        c = np.empty(steps)
+        c[0] = 1.0
+        powers = np.arange(steps - 1, dtype=np.float64)
+        c[1:] = sum((w * th**powers for th, w in zip(theta_, omega_, strict=True)), np.zeros(1))
+        return cls(c, steps)
+
+    @cached_property
+    def is_monotone(self) -> bool:
+        """Nonnegative, non-increasing and not column-normalised: closed forms are then exact."""
+        c = self.coefficients
+        return self.column_norms is None and bool((c >= 0).all() and (np.diff(c) <= 0).all())
+
+    def _weights(self, clips: Array | None) -> Array | None:
+        if self.column_norms is None:
+            return clips
+        inverse: Array = 1.0 / self.column_norms
+        return inverse if clips is None else inverse * clips
+
+    def lag(self, lag: int) -> Array:
+        """``X[t - lag, t]`` for t = lag .. steps-1, before column normalisation."""
+        c = self.coefficients
+        return np.cumsum(c[: self.steps - lag] * c[lag:])[::-1]
+
+    def gram(self) -> Array:
+        _check_dense(self.steps)
+        X = np.empty((self.steps, self.steps))
+        for lag in range(self.steps):
+            values, t = self.lag(lag), np.arange(lag, self.steps)
+            X[t - lag, t] = values
+            X[t, t - lag] = values
+        if self.column_norms is not None:
+            X /= np.outer(self.column_norms, self.column_norms)
+        return X
+
+    def fixed_batch_energy(self, separation: int, clips: Array | None = None) -> Array:
+        # One cumulative sum per lag that is a multiple of the separation: O(steps x epochs).
+        w = self._weights(clips)
+        energy = np.zeros(min(separation, self.steps))
+        for lag in range(0, self.steps, separation):
+            term = np.abs(self.lag(lag))
+            if w is not None:
+                term = term * w[: self.steps - lag] * w[lag:]
+            t = np.arange(lag, self.steps) % separation
+            energy += (1 if lag == 0 else 2) * np.bincount(t, term, minlength=energy.size)
+        return energy
+
+    def block(self, pattern: ArrayLike) -> Array:
+        P = np.asarray(pattern)
+        X = np.empty((P.size, P.size))
+        c = self.coefficients
+        for i, s in enumerate(P):
+            for j, t in enumerate(P[i:], start=i):
+                X[i, j] = X[j, i] = c[t - s : self.steps - s] @ c[: self.steps - t]
+        if self.column_norms is not None:
+            X /= np.outer(self.column_norms[P], self.column_norms[P])
+        return X
+
+
+@dataclass(frozen=True, eq=False)
+class TreeStrategy(Strategy):
+    """Binary tree over EMA (``beta < 1``) or prefix sums (``beta = 1``): the used nodes only.
+
+    Every used node holds ``sum_i beta^(end - i) u_i`` and has its own noise of unit variance.
+    """
+
+    steps: int  # type: ignore[misc]
+    beta: float = 1.0
+
+    def gram(self) -> Array:
+        _check_dense(self.steps)
+        W = node_matrix(used_nodes(self.steps), self.steps, self.beta)
+        return W.T @ W
+
+    def fixed_batch_energy(self, separation: int, clips: Array | None = None) -> Array:
+        """All nodes bottom-up, all patterns at once: O(steps x patterns)."""
+        count = min(separation, self.steps)
+        size = 1 << (self.steps - 1).bit_length()
+        energy = np.zeros(count)
+        for start in range(0, count, 64):
+            j = np.arange(start, min(start + 64, count))
+            sums = np.zeros((size, j.size))
+            t = np.arange(self.steps)
+            hit = (t[:, None] - j) % separation == 0
+            sums[: self.steps] = hit if clips is None else hit * clips[:, None]
+            length = 1
+            while True:
+                ends = (np.arange(sums.shape[0]) + 1) * length
+                used = (np.arange(sums.shape[0]) % 2 == 0) & (ends <= self.steps)
+                energy[j] += (sums[used] ** 2).sum(axis=0)
+                if sums.shape[0] == 1:
+                    break
+                sums = self.beta**length * sums[0::2] + sums[1::2]
+                length *= 2
+        return energy

@@ -1,0 +1,61 @@
+"""Descent along any optax transformation of the private estimate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jax
+import optax
+
+from sordino.errors import require_choice
+from sordino.privacy.values import PrivateEstimate
+from sordino.updates.base import StepInfo, Update
+
+
+@dataclass(frozen=True)
+class Descent(Update):
+    """``x <- x - lr_t * transform(g)``: the learning rate stays outside, so it never recompiles."""
+
+    transform: optax.GradientTransformation
+
+    def init(self, params: Any) -> Any:
+        return self.transform.init(params)
+
+    def step(
+        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[Any, Any]:
+        direction, state = self.transform.update(estimate.value, state, params)
+        moved = jax.tree.map(
+            lambda x, v: (x - info.learning_rate * v).astype(x.dtype), params, direction
+        )
+        return moved, state
+
+
+@dataclass(frozen=True)
+class Optax(Update):
+    """A complete optax optimizer of the user's, learning rate and all."""
+
+    optimizer: optax.GradientTransformation
+
+    def init(self, params: Any) -> Any:
+        return self.optimizer.init(params)
+
+    def step(
+        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[Any, Any]:
+        updates, state = self.optimizer.update(estimate.value, state, params)
+        return optax.apply_updates(params, updates), state
+
+
+OPTIMIZERS = ("sgd", "adam")
+
+
+@lru_cache(maxsize=None)
+def named_transform(name: str, momentum: float) -> optax.GradientTransformation:
+    """The direction of a named optimizer; cached so that compiled code is found again."""
+    require_choice("optimizer", name, OPTIMIZERS)
+    if name == "adam":
+        return optax.scale_by_adam()
+    return optax.trace(decay=momentum) if momentum else optax.identity()
