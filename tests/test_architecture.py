@@ -21,7 +21,8 @@ FLOORS: list[set[str]] = [
     {"accounting", "recipes"},
     {"planning"},
     {"engine"},
-    {"models", "datasets"},
+    {"models"},
+    {"datasets"},
     {"report"},
     {"cli"},
 ]

@@ -334,7 +334,11 @@ def plan(
         chosen["mechanism"], workload, people.participation(), chosen["bands"]
     )
     schedule = Uniform()
-    setting = {"population": people, "mechanism": mechanism, "schedule": schedule}
+    setting: dict[str, Any] = {
+        "population": people,
+        "mechanism": mechanism,
+        "schedule": schedule,
+    }
     if noise is None:
         assert epsilon is not None
         assert delta is not None
@@ -397,7 +401,9 @@ def _population(
     if steps is None:
         assert epochs is not None
         per_epoch = -(-examples // batch_size)
-        steps = max(1, math.ceil(require_positive("epochs", epochs, maximum=1e9) * per_epoch - 1e-9))
+        steps = max(
+            1, math.ceil(require_positive("epochs", epochs, maximum=1e9) * per_epoch - 1e-9)
+        )
     sampling = chosen["sampling"]
     if sampling not in spec.samplings:
         raise SordinoError(

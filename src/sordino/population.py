@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sordino.errors import SordinoError, require_choice, require_count
-from sordino.privacy.amplification import POISSON, WITHOUT_REPLACEMENT
+from sordino.privacy.amplification import POISSON as POISSON
+from sordino.privacy.amplification import WITHOUT_REPLACEMENT as WITHOUT_REPLACEMENT
 from sordino.privacy.participation import FixedBatches, FreshPermutations, Participation
 
 FIXED = "fixed"

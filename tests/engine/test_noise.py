@@ -146,7 +146,9 @@ def test_tails_reach_nine_standard_deviations(monkeypatch: pytest.MonkeyPatch) -
     from sordino.mechanisms import gaussian
 
     monkeypatch.setattr(
-        gaussian, "_random_words", lambda key, first, count, width: jnp.zeros((count, width), jnp.uint32)
+        gaussian,
+        "_random_words",
+        lambda key, first, count, width: jnp.zeros((count, width), jnp.uint32),
     )
     row = np.asarray(gaussian.standard_normal_rows(None, 0, 1, 2))  # type: ignore[arg-type]
     assert np.hypot(*row[0]) > 9.4

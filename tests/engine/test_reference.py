@@ -18,7 +18,9 @@ from sordino.planning import Plan
 from .helpers import MECHANISMS, binary, multiclass, quiet_plan, regression
 
 
-def reference(plan: Plan, loss: LinearLoss, params: np.ndarray, X: np.ndarray, y: np.ndarray) -> Any:
+def reference(
+    plan: Plan, loss: LinearLoss, params: np.ndarray, X: np.ndarray, y: np.ndarray
+) -> Any:
     """A plain loop: per-example gradients, clipped one by one, averaged, heavy-ball SGD."""
     n, b = plan.population.examples, plan.population.batch_size
     order = public_order(plan.population)

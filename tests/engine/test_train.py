@@ -87,7 +87,9 @@ def test_wrong_data_is_refused_before_anything_runs() -> None:
 def test_callbacks_see_steps_and_private_parameters_only() -> None:
     X, y = binary()
     seen = []
-    sordino.train(noisy_plan(), Logistic(), np.zeros(5, np.float32), (X, y), callbacks=[seen.append])
+    sordino.train(
+        noisy_plan(), Logistic(), np.zeros(5, np.float32), (X, y), callbacks=[seen.append]
+    )
     assert [s.step for s in seen] == sorted({s.step for s in seen})
     assert seen[-1].step == 30
     assert set(vars(seen[0])) == {"step", "steps", "params", "metrics"}

@@ -27,7 +27,7 @@ def use_compilation_cache() -> None:
     """Switch the cache on, unless the user configured one or the folder cannot be made."""
     import jax
 
-    if jax.config.jax_compilation_cache_dir is not None:
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is not None:
         return
     folder = cache_folder()
     try:

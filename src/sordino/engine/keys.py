@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -47,7 +48,7 @@ class RunKey:
 
     def noise_key(self, stream: str) -> jax.Array:
         """The generator key of one noise stream (threefry: 64 bits)."""
-        words = np.frombuffer(self.derive(f"noise/{stream}")[:8], np.uint32)
+        words: Any = np.frombuffer(self.derive(f"noise/{stream}")[:8], np.uint32)
         return jax.random.wrap_key_data(words, impl="threefry2x32")
 
     def generator(self, use: str) -> np.random.Generator:

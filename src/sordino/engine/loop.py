@@ -66,23 +66,14 @@ def chunk_length(steps: int, d: int) -> int:
     return longest
 
 
-@partial(jax.jit, static_argnames=("stream", "rows"))
-def prepare_data(stream: Stream, data: Any, order: Any, rows: int) -> tuple[Any, jax.Array]:
-    """Let the stream prepare each example; then reorder once (fixed batches) and pad to `rows`."""
+@partial(jax.jit, static_argnames=("stream",))
+def prepare_data(stream: Stream, data: Any, order: Any) -> tuple[Any, jax.Array]:
+    """Let the stream prepare each example; then reorder once, where batches are slices."""
     n = jax.tree.leaves(data)[0].shape[0]
     prepared, valid = stream.prepare(data, jnp.ones(n, jnp.float32))
-    if order is None and rows == n:
+    if order is None:
         return prepared, valid
-    order = jnp.arange(n) if order is None else order
-    # Padding rows point at row 0 and are blanked, so that order and padding are one pass.
-    source = jnp.pad(order, (0, rows - n))
-    real = jnp.arange(rows) < n
-
-    def arrange(leaf: jax.Array) -> jax.Array:
-        shape = (rows,) + (1,) * (leaf.ndim - 1)
-        return jnp.where(real.reshape(shape), leaf[source], jnp.zeros((), leaf.dtype))
-
-    return jax.tree.map(arrange, prepared), arrange(valid)
+    return jax.tree.map(lambda leaf: leaf[order], prepared), valid[order]
 
 
 @partial(jax.jit, static_argnames=("update",))
@@ -109,9 +100,7 @@ def run_chunk(
     """Steps ``first .. first+count-1``."""
     flat, unravel = ravel_pytree(carry.params)
     size = flat.shape[0]
-    rows, noise_state = mechanism.rows(
-        carry.noise_state, partial(_draw, key, size), first, count
-    )
+    rows, noise_state = mechanism.rows(carry.noise_state, partial(_draw, key, size), first, count)
     noise = rows * noise_stds[:, None]
 
     def step(state: tuple[Any, Any], inputs: tuple[Any, ...]) -> tuple[tuple[Any, Any], None]:
@@ -119,11 +108,15 @@ def run_chunk(
         offset, noise_row, learning_rate, picked = inputs
         t = first + offset
         if program.sliced:
-            begin = (t % constants.batches) * program.batch_size
-            batch = jax.tree.map(
-                lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, program.batch_size), data
+            # A short last batch is cut from the end of the data, with its neighbour's rows masked.
+            wanted = (t % constants.batches) * program.batch_size
+            begin = jnp.minimum(wanted, valid.shape[0] - program.batch_size)
+            take = partial(
+                jax.lax.dynamic_slice_in_dim, start_index=begin, slice_size=program.batch_size
             )
-            mask = jax.lax.dynamic_slice_in_dim(valid, begin, program.batch_size)
+            batch = jax.tree.map(take, data)
+            own = begin + jnp.arange(program.batch_size) >= wanted
+            mask = take(valid) * own
         else:
             indices, present = picked
             batch = jax.tree.map(lambda leaf: leaf[indices], data)
@@ -144,12 +137,6 @@ def run_chunk(
 
 def _draw(key: jax.Array, size: int, first: Any, count: int) -> jax.Array:
     return standard_normal_rows(key, first, count, size)
-
-
-@partial(jax.jit, static_argnames=("update",))
-def output(update: Update, params: Any, state: Any) -> Any:
-    """What the run returns so far."""
-    return update.output(params, state)
 
 
 def parameter_count(params: Any) -> int:

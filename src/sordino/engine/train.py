@@ -26,7 +26,6 @@ from sordino.engine.loop import (
     Constants,
     Program,
     chunk_length,
-    output,
     parameter_count,
     prepare_data,
     run_chunk,
@@ -81,7 +80,9 @@ class Result:
         """The guarantee as a sentence, with a warning where it does not hold against everyone."""
         sentence = self.guarantee.sentence()
         if self.insecure:
-            sentence += " It does NOT hold against anyone who knows or guesses the seed of the noise."
+            sentence += (
+                " It does NOT hold against anyone who knows or guesses the seed of the noise."
+            )
         return sentence
 
 
@@ -134,9 +135,8 @@ def train(
 
     began = time.perf_counter()
     sliced = is_sliced(population)
-    rows = population.steps_per_epoch * population.batch_size if sliced else population.examples
     order = public_order(population) if sliced and not population.is_full_batch else None
-    prepared, valid = prepare_data(stream, _to_device(data), order, rows)
+    prepared, valid = prepare_data(stream, _to_device(data), order)
     program = Program(
         stream=stream,
         update=update,
@@ -155,7 +155,7 @@ def train(
     noise_stds = np.full(steps, plan.noise_std, np.float32)
     relative = plan.schedule.relative_noise(steps)
     if relative is not None:
-        noise_stds = np.float32(noise_stds * relative)
+        noise_stds = np.asarray(noise_stds * relative, np.float32)
     # The carry is donated chunk by chunk; the caller's own arrays must survive.
     params = jax.tree.map(lambda leaf: np.array(leaf, copy=True), params)
     carry = Carry(params, start_update(update, params), mechanism.start(d))
@@ -183,7 +183,7 @@ def train(
             done = first + count
             metrics: Metrics = {}
             if watched:
-                current = output(update, carry.params, carry.update_state)
+                current = update.output(carry.params, carry.update_state)
                 if evaluate is not None:
                     metrics = {name: float(value) for name, value in evaluate(current).items()}
                     history.append({"step": done, **metrics})
@@ -192,7 +192,7 @@ def train(
             if progress:
                 jax.block_until_ready(carry.params)
                 advance(done, ", ".join(f"{k} {v:.4g}" for k, v in metrics.items()))
-    final = jax.block_until_ready(output(update, carry.params, carry.update_state))
+    final = jax.block_until_ready(update.output(carry.params, carry.update_state))
     return Result(
         params=final,
         plan=plan,
@@ -248,9 +248,7 @@ def _to_device(data: Any) -> Any:
     return jax.tree.map(leaf, data)
 
 
-def _stream(
-    loss: Any, params: Any, data: tuple[Any, ...], microbatch_size: int | None
-) -> Stream:
+def _stream(loss: Any, params: Any, data: tuple[Any, ...], microbatch_size: int | None) -> Stream:
     if isinstance(loss, Stream):
         return loss
     if isinstance(loss, LinearLoss):

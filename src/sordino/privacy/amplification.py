@@ -114,11 +114,9 @@ def compose_pld(gaussian_mu: float, parts: tuple[SampledGaussian, ...]) -> Any:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     step = grid_step(parts)
-    total = None
+    total: Any = None
     for part in parts:
-        one = (
-            _poisson(part, step) if part.sampling == POISSON else _without_replacement(part, step)
-        )
+        one = _poisson(part, step) if part.sampling == POISSON else _without_replacement(part, step)
         composed = one.self_compose(part.steps)
         total = composed if total is None else total.compose(composed)
     if gaussian_mu > 0:
@@ -213,7 +211,9 @@ def calibrate_noise(
         slope = math.log(at_high / at_low) / math.log(high / low)
         guess = low * (epsilon / at_low) ** (1 / slope)
         # Stay inside, and lean to the safe side so that the bracket closes from both ends.
-        guess = min(max(guess * (1 + 2e-5), low * (high / low) ** 0.05), high / (high / low) ** 0.05)
+        guess = min(
+            max(guess * (1 + 2e-5), low * (high / low) ** 0.05), high / (high / low) ** 0.05
+        )
         value = at(guess)
         if value <= epsilon:
             high, at_high = guess, max(value, 1e-12)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 
-from scipy.optimize import minimize_scalar
-
 from sordino.errors import require_fraction, require_positive
 
 
@@ -47,6 +45,8 @@ def epsilon_from_zcdp(rho: float, delta: float, *, tight: bool = True) -> float:
     def at(log_order: float) -> float:
         # Every order gives a valid epsilon, so an inexact search is never unsafe.
         return epsilon_from_rdp(1 + math.exp(log_order), rho * (1 + math.exp(log_order)), delta)
+
+    from scipy.optimize import minimize_scalar  # here, because it takes long to import
 
     best = minimize_scalar(at, bounds=(-12, 25), method="bounded", options={"xatol": 1e-10})
     return float(best.fun)

@@ -39,8 +39,7 @@ def tree_fresh_energy(steps: int, steps_per_epoch: int, beta: float) -> tuple[fl
         straddling = {
             epoch
             for epoch in {first // steps_per_epoch, (min(end, steps) - 1) // steps_per_epoch}
-            if epoch * steps_per_epoch < first
-            or min((epoch + 1) * steps_per_epoch, steps) > end
+            if epoch * steps_per_epoch < first or min((epoch + 1) * steps_per_epoch, steps) > end
         }
         shift = beta**half
         merged: States = {}

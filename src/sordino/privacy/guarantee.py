@@ -61,7 +61,9 @@ class Guarantee:
         require_choice("unit", self.unit, UNITS)
         require_choice("analysis", self.analysis, ANALYSES)
         if not (self.gaussian_mu >= 0 and math.isfinite(self.gaussian_mu)):
-            raise SordinoError(f"mu must be a finite number of at least 0, got {self.gaussian_mu!r}")
+            raise SordinoError(
+                f"mu must be a finite number of at least 0, got {self.gaussian_mu!r}"
+            )
         if any(part.adjacency != self.adjacency for part in self.sampled):
             raise SordinoError("all parts of a guarantee must be stated under one adjacency")
 
@@ -153,7 +155,9 @@ class Guarantee:
         fields = dict(data)
         version = fields.pop("version", None)
         if version != _VERSION:
-            raise SordinoError(f"this guarantee has format version {version!r}; {_VERSION} is known")
+            raise SordinoError(
+                f"this guarantee has format version {version!r}; {_VERSION} is known"
+            )
         parts = fields.pop("sampled", ())
         try:
             return cls(sampled=tuple(SampledGaussian(**part) for part in parts), **fields)

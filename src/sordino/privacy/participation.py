@@ -17,7 +17,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -236,7 +236,7 @@ class PatternList(Participation):
             raise SordinoError("a pattern list needs at least one non-empty pattern")
         for row in self.rows:
             inside = all(0 <= t < self.steps for t in row)
-            if not inside or any(a >= b for a, b in zip(row, row[1:], strict=False)):
+            if not inside or any(a >= b for a, b in pairwise(row)):
                 raise SordinoError(
                     f"pattern {row} must be increasing steps between 0 and {self.steps - 1}"
                 )
@@ -252,9 +252,7 @@ class PatternList(Participation):
         return iter(self.rows)
 
     def describe(self) -> str:
-        return (
-            f"at most {_times(self.max_participations)}, as one of {len(self.rows):,} listed patterns"
-        )
+        return f"at most {_times(self.max_participations)}, as one of {len(self.rows):,} listed patterns"
 
 
 _KINDS: dict[str, type[Any]] = {

@@ -103,13 +103,15 @@ class ToeplitzStrategy(Strategy):
     """
 
     coefficients: Array
-    steps: int  # type: ignore[misc]
+    steps: int
     column_norms: Array | None = None
 
     def __post_init__(self) -> None:
         c = np.asarray(self.coefficients, dtype=np.float64)[: self.steps]
         if c.ndim != 1 or not np.isfinite(c).all() or c.size == 0 or c[0] == 0:
-            raise SordinoError("Toeplitz coefficients must be finite numbers with a first one not 0")
+            raise SordinoError(
+                "Toeplitz coefficients must be finite numbers with a first one not 0"
+            )
         object.__setattr__(self, "coefficients", np.pad(c, (0, self.steps - c.size)))
 
     @classmethod
@@ -181,7 +183,7 @@ class TreeStrategy(Strategy):
     Every used node holds ``sum_i beta^(end - i) u_i`` and has its own noise of unit variance.
     """
 
-    steps: int  # type: ignore[misc]
+    steps: int
     beta: float = 1.0
 
     def gram(self) -> Array:

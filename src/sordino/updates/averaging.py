@@ -37,5 +37,10 @@ class TailAveraged(Update):
     def output(self, params: Any, state: Any) -> Any:
         inner, mean, count = state
         last = self.inner.output(params, inner)
-        # Before the tail begins there is nothing to average yet.
-        return jax.tree.map(lambda m, x: jnp.where(count > 0, m, x), mean, last)
+        return _mean_or_last(mean, last, count)
+
+
+@jax.jit
+def _mean_or_last(mean: Any, last: Any, count: jax.Array) -> Any:
+    """Before the tail begins there is nothing to average yet."""
+    return jax.tree.map(lambda m, x: jnp.where(count > 0, m, x), mean, last)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import jax
@@ -52,7 +52,7 @@ class Optax(Update):
 OPTIMIZERS = ("sgd", "adam")
 
 
-@lru_cache(maxsize=None)
+@cache
 def named_transform(name: str, momentum: float) -> optax.GradientTransformation:
     """The direction of a named optimizer; cached so that compiled code is found again."""
     require_choice("optimizer", name, OPTIMIZERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,13 +53,13 @@ class UpdateSettings:
             "linear": left,
             "cosine": 0.5 * (1 - np.cos(np.pi * left)),
         }[self.lr_schedule]
-        return np.float32(self.learning_rate * shape)
+        return np.asarray(self.learning_rate * shape, np.float32)
 
-    def build(self, optimizer: object | None = None) -> Update:
+    def build(self, optimizer: Any | None = None) -> Update:
         """The update itself; `optimizer`, an optax optimizer, replaces the named one."""
         update: Update
         if optimizer is not None:
-            update = Optax(optimizer)  # type: ignore[arg-type]
+            update = Optax(optimizer)
         else:
             update = Descent(named_transform(self.optimizer, self.momentum))
         if self.radius is not None:

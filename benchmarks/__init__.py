@@ -1,0 +1,1 @@
+"""Benchmarks: every figure the documentation quotes comes from here."""

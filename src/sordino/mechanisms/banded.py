@@ -1,0 +1,123 @@
+"""Banded Toeplitz noise: memory of the last few draws in a ring buffer.
+
+``x_t = (z_t - sum_{i=1..b-1} c_i x_{t-i}) / c_0``: bands - 1 vectors of state. With bands no longer
+than an epoch one example's steps do not interact, so k epochs cost exactly sqrt(k) (Choquette-Choo
+et al. 2023).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.errors import SordinoError
+from sordino.mechanisms.base import REGISTRY, Draw, Mechanism
+from sordino.mechanisms.factorize.banded import optimize_banded
+from sordino.mechanisms.normalize import (
+    normalized_error,
+    packed,
+    scale_rows,
+    unpacked,
+    useful_column_norms,
+)
+from sordino.mechanisms.workloads import Workload
+from sordino.privacy.participation import Participation
+from sordino.privacy.strategy import ToeplitzStrategy
+
+DEFAULT_BANDS = 64
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Banded(Mechanism):
+    """Banded Toeplitz noise; `coefficients` (bands,) are the float32 numbers used."""
+
+    coefficients: NDArray[np.float32]
+    column_norms: NDArray[np.float32] | None
+    steps: int = field(metadata={"static": True})
+    kind: ClassVar[str] = "banded"
+
+    @classmethod
+    def optimized(
+        cls, workload: Workload, participation: Participation, bands: int | None = None
+    ) -> Banded:
+        """The best `bands` coefficients for `workload`; by default as many as an epoch, or 64."""
+        steps, uses = participation.steps, participation.max_participations
+        separation = getattr(participation, "separation", None) or max(1, steps // uses)
+        wanted = min(DEFAULT_BANDS, separation) if bands is None else bands
+        if not 1 <= wanted <= steps:
+            raise SordinoError(f"bands must be between 1 and the {steps} steps, got {bands!r}")
+        found = np.asarray(
+            optimize_banded(workload, steps, wanted, epochs=uses, separation=separation),
+            np.float32,
+        )
+        norms = useful_column_norms(found.astype(np.float64), workload, participation)
+        return cls(found, norms, steps)
+
+    def _coefficients(self) -> NDArray[np.float64]:
+        c = np.zeros(self.steps)
+        c[: len(self.coefficients)] = self.coefficients
+        return c
+
+    def strategy(self) -> ToeplitzStrategy:
+        norms = None if self.column_norms is None else self.column_norms.astype(np.float64)
+        return ToeplitzStrategy(self._coefficients(), self.steps, norms)
+
+    def start(self, d: int) -> NDArray[np.float32]:
+        return np.zeros((len(self.coefficients) - 1, d), np.float32)
+
+    def rows(
+        self, state: jax.Array, draw: Draw, first: jax.Array | int, count: int
+    ) -> tuple[jax.Array, jax.Array]:
+        c = jnp.asarray(self.coefficients)
+        ring = len(self.coefficients) - 1
+        z, t = draw(first, count), first + jnp.arange(count)
+        if ring == 0:
+            return scale_rows(z / c[0], self.column_norms, first), state
+
+        def step(
+            memory: jax.Array, inputs: tuple[jax.Array, jax.Array]
+        ) -> tuple[jax.Array, jax.Array]:
+            z_t, now = inputs
+            # Slot s holds x of the latest step before `now` that is s modulo the ring's length.
+            age = (now - 1 - jnp.arange(ring)) % ring + 1
+            x = (z_t - c[age] @ memory) / c[0]
+            return memory.at[now % ring].set(x), x
+
+        state, x = jax.lax.scan(step, state, (z, t))
+        return scale_rows(x, self.column_norms, first), state
+
+    def step_error(self) -> NDArray[np.float64]:
+        return self.workload_error(Workload.identity())
+
+    def workload_error(self, workload: Workload) -> NDArray[np.float64]:
+        return normalized_error(self._coefficients(), self.column_norms, workload, self.steps)
+
+    def state_vectors(self) -> int:
+        return len(self.coefficients) - 1
+
+    def describe(self) -> str:
+        suffix = ", columns normalised" if self.column_norms is not None else ""
+        return f"banded Toeplitz noise with {len(self.coefficients)} bands{suffix}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "steps": self.steps,
+            "coefficients": packed(self.coefficients),
+            "column_norms": packed(self.column_norms),
+        }
+
+
+def _read(data: dict[str, Any]) -> Banded:
+    c = unpacked(data["coefficients"])
+    assert c is not None
+    return Banded(c, unpacked(data["column_norms"]), int(data["steps"]))
+
+
+REGISTRY[Banded.kind] = _read

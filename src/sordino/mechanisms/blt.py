@@ -1,0 +1,109 @@
+"""Buffered linear Toeplitz noise (BLT): near-optimal correlation with a handful of buffers.
+
+``c_0 = 1, c_k = sum_i omega_i theta_i^(k-1)``; the noise ``x = C^-1 z`` streams as
+
+    x_t = z_t - sum_i omega_i u_i ;      u_i <- theta_i u_i + x_t          (Dvijotham et al. 2024)
+
+One fresh draw per step and q vectors of state, whatever the number of steps. Column normalisation
+(single epoch) multiplies row t by the norm of column t.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.mechanisms.base import REGISTRY, Draw, Mechanism
+from sordino.mechanisms.factorize.blt import optimize_blt
+from sordino.mechanisms.normalize import (
+    normalized_error,
+    packed,
+    scale_rows,
+    unpacked,
+    useful_column_norms,
+)
+from sordino.mechanisms.workloads import Workload
+from sordino.privacy.participation import Participation
+from sordino.privacy.strategy import ToeplitzStrategy
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class BLT(Mechanism):
+    """BLT noise; `theta`, `omega` (q,) and `column_norms` (steps,) are the float32 numbers used."""
+
+    theta: NDArray[np.float32]
+    omega: NDArray[np.float32]
+    column_norms: NDArray[np.float32] | None
+    steps: int = field(metadata={"static": True})
+    kind: ClassVar[str] = "blt"
+
+    @classmethod
+    def optimized(cls, workload: Workload, participation: Participation) -> BLT:
+        """The BLT with the least mean squared error of `workload` under `participation`."""
+        steps, uses = participation.steps, participation.max_participations
+        separation = getattr(participation, "separation", None) or max(1, steps // uses)
+        found = optimize_blt(workload, steps, separation=separation, participations=uses)
+        theta, omega = np.array(found.theta, np.float32), np.array(found.omega, np.float32)
+        plain = ToeplitzStrategy.from_blt(theta, omega, steps)
+        norms = useful_column_norms(plain.coefficients, workload, participation)
+        return cls(theta, omega, norms, steps)
+
+    def _coefficients(self) -> NDArray[np.float64]:
+        return ToeplitzStrategy.from_blt(self.theta, self.omega, self.steps).coefficients
+
+    def strategy(self) -> ToeplitzStrategy:
+        norms = None if self.column_norms is None else self.column_norms.astype(np.float64)
+        return ToeplitzStrategy(self._coefficients(), self.steps, norms)
+
+    def start(self, d: int) -> NDArray[np.float32]:
+        return np.zeros((len(self.theta), d), np.float32)
+
+    def rows(
+        self, state: jax.Array, draw: Draw, first: jax.Array | int, count: int
+    ) -> tuple[jax.Array, jax.Array]:
+        theta, omega = jnp.asarray(self.theta)[:, None], jnp.asarray(self.omega)
+
+        def step(buffers: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
+            x = z - omega @ buffers
+            return theta * buffers + x, x
+
+        state, x = jax.lax.scan(step, state, draw(first, count))
+        return scale_rows(x, self.column_norms, first), state
+
+    def step_error(self) -> NDArray[np.float64]:
+        return self.workload_error(Workload.identity())
+
+    def workload_error(self, workload: Workload) -> NDArray[np.float64]:
+        return normalized_error(self._coefficients(), self.column_norms, workload, self.steps)
+
+    def state_vectors(self) -> int:
+        return len(self.theta)
+
+    def describe(self) -> str:
+        suffix = ", columns normalised" if self.column_norms is not None else ""
+        return f"BLT-correlated noise with {len(self.theta)} buffers{suffix}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "steps": self.steps,
+            "theta": packed(self.theta),
+            "omega": packed(self.omega),
+            "column_norms": packed(self.column_norms),
+        }
+
+
+def _read(data: dict[str, Any]) -> BLT:
+    theta, omega = unpacked(data["theta"]), unpacked(data["omega"])
+    assert theta is not None
+    assert omega is not None
+    return BLT(theta, omega, unpacked(data["column_norms"]), int(data["steps"]))
+
+
+REGISTRY[BLT.kind] = _read

@@ -1,0 +1,28 @@
+"""Strategies: lower-triangular matrices C whose noise ``C^{-1} Z`` suits a workload.
+
+Everything here runs once, at planning time, in float64 numpy and knows nothing of data:
+
+- ``toeplitz``: square roots, inverses, column norms and sensitivity of Toeplitz strategies;
+- ``banded``: the best strategy with a given number of bands;
+- ``blt``: the best strategy that streams through a few buffers, at any length;
+- ``dense``: the best strategy of all, with a certificate, for up to about two thousand steps;
+- ``error``: the noise a strategy leaves in a workload.
+"""
+
+from __future__ import annotations
+
+from sordino.mechanisms.factorize.banded import optimize_banded as optimize_banded
+from sordino.mechanisms.factorize.blt import BLTParameters as BLTParameters
+from sordino.mechanisms.factorize.blt import optimize_blt as optimize_blt
+from sordino.mechanisms.factorize.dense import DenseResult as DenseResult
+from sordino.mechanisms.factorize.dense import optimize_dense as optimize_dense
+from sordino.mechanisms.factorize.error import dense_error as dense_error
+from sordino.mechanisms.factorize.error import noising_error as noising_error
+from sordino.mechanisms.factorize.error import rmse as rmse
+from sordino.mechanisms.factorize.error import toeplitz_error as toeplitz_error
+from sordino.mechanisms.factorize.toeplitz import column_norms as column_norms
+from sordino.mechanisms.factorize.toeplitz import (
+    fixed_order_sensitivity as fixed_order_sensitivity,
+)
+from sordino.mechanisms.factorize.toeplitz import inverse_coefficients as inverse_coefficients
+from sordino.mechanisms.factorize.toeplitz import sqrt_toeplitz as sqrt_toeplitz

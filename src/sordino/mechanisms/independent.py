@@ -1,0 +1,53 @@
+"""Independent noise, ``C = I``: DP-SGD and DP-GD, the one kind that random batches amplify."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.mechanisms.base import REGISTRY, Draw, Mechanism
+from sordino.mechanisms.factorize.error import toeplitz_error
+from sordino.mechanisms.workloads import Workload
+from sordino.privacy.strategy import ToeplitzStrategy
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Independent(Mechanism):
+    """Fresh noise in every step."""
+
+    steps: int = field(metadata={"static": True})
+    kind: ClassVar[str] = "independent"
+
+    def strategy(self) -> ToeplitzStrategy:
+        return ToeplitzStrategy(np.ones(1), self.steps)
+
+    def start(self, d: int) -> tuple[()]:
+        return ()
+
+    def rows(
+        self, state: tuple[()], draw: Draw, first: jax.Array | int, count: int
+    ) -> tuple[jax.Array, tuple[()]]:
+        return draw(first, count), ()
+
+    def step_error(self) -> NDArray[np.float64]:
+        return np.ones(self.steps)
+
+    def workload_error(self, workload: Workload) -> NDArray[np.float64]:
+        return toeplitz_error(np.ones(1), workload, self.steps)
+
+    def state_vectors(self) -> int:
+        return 0
+
+    def describe(self) -> str:
+        return "independent noise in every step"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "steps": self.steps}
+
+
+REGISTRY[Independent.kind] = lambda data: Independent(steps=int(data["steps"]))
