@@ -49,7 +49,7 @@ _WHERE = {
     "train": "sordino.engine.train",
 }
 
-__all__ = ["__version__", *_WHERE]  # noqa: PLE0604
+__all__ = ["__version__", *_WHERE]
 
 
 def __getattr__(name: str) -> Any:

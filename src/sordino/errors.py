@@ -71,7 +71,7 @@ def require_choice(name: str, value: str, allowed: Iterable[str]) -> str:
 
 
 def _number(name: str, value: float) -> float:
-    if isinstance(value, bool) or isinstance(value, str):
+    if isinstance(value, (bool, str)):
         raise SordinoError(f"{name} must be a number, got {value!r}")
     try:
         return float(value)

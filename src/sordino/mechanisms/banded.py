@@ -23,6 +23,7 @@ from sordino.mechanisms.normalize import (
     packed,
     scale_rows,
     unpacked,
+    unpacked_or_none,
     useful_column_norms,
 )
 from sordino.mechanisms.workloads import Workload
@@ -116,8 +117,7 @@ class Banded(Mechanism):
 
 def _read(data: dict[str, Any]) -> Banded:
     c = unpacked(data["coefficients"])
-    assert c is not None
-    return Banded(c, unpacked(data["column_norms"]), int(data["steps"]))
+    return Banded(c, unpacked_or_none(data["column_norms"]), int(data["steps"]))
 
 
 REGISTRY[Banded.kind] = _read

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.errors import SordinoError
 from sordino.mechanisms.base import REGISTRY, Draw, Mechanism
 from sordino.mechanisms.factorize.blt import optimize_blt
 from sordino.mechanisms.normalize import (
@@ -25,6 +26,7 @@ from sordino.mechanisms.normalize import (
     packed,
     scale_rows,
     unpacked,
+    unpacked_or_none,
     useful_column_norms,
 )
 from sordino.mechanisms.workloads import Workload
@@ -101,9 +103,9 @@ class BLT(Mechanism):
 
 def _read(data: dict[str, Any]) -> BLT:
     theta, omega = unpacked(data["theta"]), unpacked(data["omega"])
-    assert theta is not None
-    assert omega is not None
-    return BLT(theta, omega, unpacked(data["column_norms"]), int(data["steps"]))
+    if theta.ndim != 1 or theta.shape != omega.shape:
+        raise SordinoError("the BLT in this plan needs as many theta as omega")
+    return BLT(theta, omega, unpacked_or_none(data["column_norms"]), int(data["steps"]))
 
 
 REGISTRY[BLT.kind] = _read

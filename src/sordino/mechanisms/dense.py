@@ -131,7 +131,7 @@ def _check_length(steps: int, name: str) -> int:
 def _read(data: dict[str, Any]) -> Dense:
     steps = int(data["steps"])
     triangle = unpacked(data["lower_triangle"])
-    if triangle is None or triangle.shape != (steps * (steps + 1) // 2,):
+    if triangle.shape != (steps * (steps + 1) // 2,):
         raise SordinoError("the dense factorization in this plan has the wrong size")
     N = np.zeros((steps, steps), np.float32)
     N[np.tril_indices(steps)] = triangle

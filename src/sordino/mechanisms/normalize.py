@@ -80,10 +80,13 @@ def packed(array: NDArray[np.float32] | None) -> dict[str, Any] | None:
     return {"shape": list(data.shape), "float32": text}
 
 
-def unpacked(data: dict[str, Any] | None) -> NDArray[np.float32] | None:
+def unpacked_or_none(data: dict[str, Any] | None) -> NDArray[np.float32] | None:
+    """The array that `packed` wrote, if it wrote one."""
+    return None if data is None else unpacked(data)
+
+
+def unpacked(data: dict[str, Any]) -> NDArray[np.float32]:
     """The array that `packed` wrote."""
-    if data is None:
-        return None
     try:
         shape = tuple(int(n) for n in data["shape"])
         size = 4 * int(np.prod(shape))

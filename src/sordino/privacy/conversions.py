@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 
-from sordino.errors import require_fraction, require_positive
+from sordino.errors import SordinoError, require_fraction, require_positive
 
 
 def zcdp_from_mu(mu: float) -> float:
     """rho of the zCDP guarantee implied by mu-GDP: ``mu^2 / 2`` (no inverse exists in general)."""
-    return mu * mu / 2
+    return require_positive("mu", mu) ** 2 / 2
 
 
 def mu_of_gaussian_with_zcdp(rho: float) -> float:
@@ -22,7 +22,7 @@ def mu_of_gaussian_with_zcdp(rho: float) -> float:
 
     True only where the other side's mechanism is Gaussian; zCDP alone does not imply GDP.
     """
-    return math.sqrt(2 * rho)
+    return math.sqrt(2 * require_positive("rho", rho))
 
 
 def zcdp_from_epsilon_delta(epsilon: float, delta: float) -> float:
@@ -32,6 +32,7 @@ def zcdp_from_epsilon_delta(epsilon: float, delta: float) -> float:
     (the printed plus sign of one paper gives 81.49 instead of 0.196 at (4, 1e-8)).
     """
     L = -math.log(require_fraction("delta", delta))
+    require_positive("epsilon", epsilon)
     return (epsilon / (math.sqrt(L + epsilon) + math.sqrt(L))) ** 2
 
 
@@ -55,6 +56,8 @@ def epsilon_from_zcdp(rho: float, delta: float, *, tight: bool = True) -> float:
 def epsilon_from_rdp(order: float, rdp: float, delta: float) -> float:
     """epsilon of one RDP point ``(order, rdp)``: ``rdp + (L + (a-1) ln(1-1/a) - ln a)/(a-1)``."""
     L = -math.log(require_fraction("delta", delta))
+    if not order > 1:
+        raise SordinoError(f"an RDP order must be greater than 1, got {order!r}")
     extra = (L + (order - 1) * math.log1p(-1 / order) - math.log(order)) / (order - 1)
     return max(0.0, rdp + extra)
 

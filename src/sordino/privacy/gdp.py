@@ -32,9 +32,9 @@ Array = NDArray[np.float64]
 
 MAX_MU = 1e4
 MIN_MU = 1e-12
-# Relative slack of every inversion: far above the 1e-12 evaluation error of `log_delta`, far
+# Relative slack of every inversion: far above the 1e-14 evaluation error of `log_delta`, far
 # below anything a user could notice.
-SLACK = 1e-9
+SLACK = 1e-11
 _NODES, _WEIGHTS = leggauss(20)
 
 
@@ -104,6 +104,11 @@ def mu_from_epsilon_delta(epsilon: float, delta: float) -> float:
         raise SordinoError(
             f"epsilon {epsilon:g} at delta {delta:g} is so large that it protects nobody; "
             "ask for an epsilon below 1e6"
+        )
+    if log_delta(epsilon, MIN_MU) > target:
+        raise SordinoError(
+            f"epsilon {epsilon:g} at delta {delta:g} is so small that no finite noise reaches it; "
+            "ask for more"
         )
     return _bisect(lambda mu: log_delta(epsilon, mu) > target, MIN_MU, MAX_MU, low_end=True) * (
         1 - SLACK

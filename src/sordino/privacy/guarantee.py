@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from sordino.errors import SordinoError, require_choice
@@ -129,7 +130,7 @@ class Guarantee:
         if at is None:
             strength = f"{_up(self.mu)}-GDP"
         else:
-            strength = f"({_up(self.epsilon(at))}, {at:g})-differential privacy"
+            strength = f"({_up(self.epsilon(at))}, {_up(at)})-differential privacy"
             if not self.sampled:
                 strength += f" ({_up(self.mu)}-GDP)"
         basis = {
@@ -178,6 +179,8 @@ def compose(guarantees: Iterable[Guarantee]) -> Guarantee:
                 "state all guarantees for the same adjacency and unit"
             )
     analysis = max((part.analysis for part in parts), key=ANALYSES.index)
+    if len(parts) > 1 and analysis == "exact":
+        analysis = "upper bound"  # the worst example of one run need not be that of another
     uses = list(dict.fromkeys(part.participation for part in parts))
     deltas = [part.delta_hint for part in parts if part.delta_hint is not None]
     return Guarantee(
@@ -192,10 +195,9 @@ def compose(guarantees: Iterable[Guarantee]) -> Guarantee:
 
 
 def _up(value: float, digits: int = 4) -> str:
-    """`value` with `digits` significant digits, never below it (beyond its own rounding slack)."""
+    """`value` to `digits` significant digits, rounded up: what is printed is never too small."""
     if value == 0:
         return "0"
-    # A target of 1 comes back as 1 - 1e-9 or so; a printed "1" is then right, not "1.001".
-    value *= 1 - 2e-9
-    exponent = math.floor(math.log10(abs(value))) - digits + 1
-    return f"{math.ceil(value / 10.0**exponent - 1e-6) * 10.0**exponent:.{digits}g}"
+    exact = Decimal(value)
+    unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
+    return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.{digits + 1}g}"

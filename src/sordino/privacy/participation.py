@@ -36,7 +36,11 @@ class Participation(ABC):
     kind: ClassVar[str]
 
     def __post_init__(self) -> None:
-        require_count("steps", self.steps)
+        self._count("steps")
+
+    def _count(self, name: str, minimum: int = 1) -> None:
+        """Check a field and keep it as a plain int (JSON or numpy may bring 6.0)."""
+        object.__setattr__(self, name, require_count(name, getattr(self, name), minimum=minimum))
 
     @property
     @abstractmethod
@@ -62,9 +66,11 @@ class Participation(ABC):
     def from_json(data: dict[str, Any]) -> Participation:
         fields = dict(data)
         kind = require_choice("participation", fields.pop("kind", None), _KINDS)
-        if "rows" in fields:
-            fields["rows"] = tuple(tuple(row) for row in fields["rows"])
-        return _KINDS[kind](**fields)
+        try:
+            rule: Participation = _KINDS[kind](**fields)
+        except TypeError as error:
+            raise SordinoError(f"this is not a {kind} participation rule: {error}") from None
+        return rule
 
 
 def _times(count: int) -> str:
@@ -104,12 +110,13 @@ class FixedBatches(Participation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_count("separation", self.separation)
+        self._count("separation")
 
     @classmethod
     def of(cls, *, examples: int, batch_size: int, steps: int) -> FixedBatches:
         """Batches of `batch_size` cut from `examples` rows; the last one may be short."""
-        return cls(steps=steps, separation=-(-examples // batch_size))
+        examples = require_count("examples", examples)
+        return cls(steps=steps, separation=-(-examples // require_count("batch_size", batch_size)))
 
     @property
     def max_participations(self) -> int:
@@ -146,7 +153,7 @@ class FreshPermutations(Participation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_count("steps_per_epoch", self.steps_per_epoch)
+        self._count("steps_per_epoch")
 
     def epochs(self) -> list[range]:
         """The steps of each epoch, the last one possibly short."""
@@ -173,7 +180,15 @@ class FreshPermutations(Participation):
     def realised(permutations: NDArray[np.integer], batch_size: int, steps: int) -> PatternList:
         """The patterns of given permutations, shape (epochs, examples): row e lists the order."""
         epochs, examples = permutations.shape
-        per_epoch = -(-examples // batch_size)
+        per_epoch = -(-examples // require_count("batch_size", batch_size))
+        if not np.array_equal(
+            np.sort(permutations, axis=1), np.tile(np.arange(examples), (epochs, 1))
+        ):
+            raise SordinoError("every row must be a permutation of 0 .. examples - 1")
+        if steps > epochs * per_epoch:
+            raise SordinoError(
+                f"{steps} steps need {-(-steps // per_epoch)} permutations, got {epochs}"
+            )
         slot = np.empty_like(permutations)
         for e in range(epochs):
             slot[e, permutations[e]] = np.arange(examples) // batch_size + e * per_epoch
@@ -191,8 +206,8 @@ class MinSeparation(Participation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_count("separation", self.separation)
-        require_count("participations", self.participations)
+        self._count("separation")
+        self._count("participations")
 
     @property
     def max_participations(self) -> int:
@@ -231,7 +246,11 @@ class PatternList(Participation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "rows", tuple(tuple(int(t) for t in row) for row in self.rows))
+        try:
+            rows = tuple(tuple(int(t) for t in row) for row in self.rows)
+        except (TypeError, ValueError):
+            raise SordinoError("a pattern list holds patterns, each a sequence of steps") from None
+        object.__setattr__(self, "rows", rows)
         if not any(self.rows):
             raise SordinoError("a pattern list needs at least one non-empty pattern")
         for row in self.rows:

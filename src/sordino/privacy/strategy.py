@@ -87,7 +87,10 @@ class MatrixStrategy(Strategy):
             if not (Sigma > 0).all():
                 raise SordinoError("every released row needs noise of positive variance")
             return cls(W.T @ (W / Sigma[:, None]))
-        half = np.linalg.solve(np.linalg.cholesky(Sigma), W)
+        try:
+            half = np.linalg.solve(np.linalg.cholesky(Sigma), W)
+        except np.linalg.LinAlgError:
+            raise SordinoError("a noise covariance must be square and positive definite") from None
         return cls(half.T @ half)
 
     def gram(self) -> Array:
@@ -113,6 +116,9 @@ class ToeplitzStrategy(Strategy):
                 "Toeplitz coefficients must be finite numbers with a first one not 0"
             )
         object.__setattr__(self, "coefficients", np.pad(c, (0, self.steps - c.size)))
+        norms = self.column_norms
+        if norms is not None and (norms.shape != (self.steps,) or not (norms > 0).all()):
+            raise SordinoError(f"column norms must be {self.steps} positive numbers")
 
     @classmethod
     def from_blt(cls, theta: ArrayLike, omega: ArrayLike, steps: int) -> ToeplitzStrategy:
@@ -185,6 +191,10 @@ class TreeStrategy(Strategy):
 
     steps: int
     beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta <= 1:
+            raise SordinoError(f"the tree's decay beta must be between 0 and 1, got {self.beta!r}")
 
     def gram(self) -> Array:
         _check_dense(self.steps)
