@@ -39,7 +39,7 @@ from sordino.errors import (
     require_fraction,
     require_positive,
 )
-from sordino.privacy.gdp import SLACK, log_deltas, mu_from_epsilon_delta
+from sordino.privacy.gdp import SLACK, epsilon_from_mu, log_deltas, mu_from_epsilon_delta
 
 POISSON = "poisson"
 WITHOUT_REPLACEMENT = "without-replacement"
@@ -191,7 +191,9 @@ def calibrate_noise(
     """
 
     def at(std: float) -> float:
-        return epsilon_of_pld(compose_pld(0.0, (part(std),)), delta)
+        described = part(std)
+        plain = epsilon_from_mu(described.unamplified_mu, delta)
+        return min(plain, epsilon_of_pld(compose_pld(0.0, (described,)), delta))
 
     # With no amplification at all this is enough; with it, less is.
     unit = part(1.0)

@@ -14,7 +14,9 @@ from sordino.errors import SordinoError, require_fraction, require_positive
 
 def zcdp_from_mu(mu: float) -> float:
     """rho of the zCDP guarantee implied by mu-GDP: ``mu^2 / 2`` (no inverse exists in general)."""
-    return require_positive("mu", mu) ** 2 / 2
+    if not mu >= 0:
+        raise SordinoError(f"mu must be a number of at least 0, got {mu!r}")
+    return mu * mu / 2
 
 
 def mu_of_gaussian_with_zcdp(rho: float) -> float:
