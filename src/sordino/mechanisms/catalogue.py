@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from sordino.errors import require_choice
 from sordino.mechanisms.banded import Banded
 from sordino.mechanisms.base import Mechanism
@@ -18,10 +20,15 @@ _AUTO_DENSE_STEPS = 256
 _AUTO_ROOT_STEPS = 1024
 
 
+@lru_cache(maxsize=32)
 def fit_mechanism(
     name: str, workload: Workload, participation: Participation, bands: int | None = None
 ) -> Mechanism:
-    """The named mechanism with the least error of `workload` under `participation`."""
+    """The named mechanism with the least error of `workload` under `participation`.
+
+    A pure function of hashable values, so the last few results are kept: comparing learning rates
+    or cross-validating plans a run once.
+    """
     require_choice("mechanism", name, NAMES)
     if name == "auto":
         name = _automatic(participation)

@@ -1,0 +1,271 @@
+"""scikit-learn estimators: private linear models in one line.
+
+    model = PrivateClassifier(
+        epsilon=1.0, delta=1e-6, classes=[0, 1], feature_bounds=(0, 1), examples=len(X)
+    ).fit(X, y)
+    print(model.guarantee_); model.predict(X_new)
+
+The guarantee covers what the noise protects. Everything else a fit uses must be public: what is not
+declared and has to be taken from the data is named in one `PrivacyWarning`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_y
+
+from sordino.engine.keys import RunKey
+from sordino.errors import SordinoError
+from sordino.losses import LeastSquares, Logistic, Softmax
+from sordino.models.features import parse_bounds
+from sordino.models.linear import PrivateLinear
+
+
+class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
+    """Private logistic regression (binary) or softmax regression (three or more classes).
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The budget. Without `delta`, a tenth of 1 over the number of rows is used.
+    method : str
+        A recipe, see `sordino.recipes.RECIPES`, or "auto".
+    adjacency, unit : str
+        What the guarantee protects against ("zero-out", "add-remove", "replace-one") and whose data
+        it protects ("example"; "user" or "client" where a row is all the data of one).
+    classes : list, optional
+        All possible labels, from public knowledge. Otherwise they are taken from y, with a warning.
+    feature_bounds : (low, high), array of shape (2, n_features), or dict by column name, optional
+        Public bounds. Values are clipped to them and mapped to [-1, 1]. Without them nothing about
+        the features' scale is known, and each row is divided by its own norm.
+    categories : dict, optional
+        For DataFrames: column name -> all possible values. pandas categories and booleans count as
+        declared; the values of other text columns are taken from X, with a warning.
+    examples : int, optional
+        The number of rows, where it is public; X must have as many. Otherwise a warning says that
+        it was used.
+    epochs, batch_size, clip, learning_rate, momentum : optional
+        By default functions of public quantities, see `sordino.models.defaults`.
+    fit_intercept : bool
+        Whether to add a constant to each row.
+    random_state : int or RandomState, optional
+        INSECURE: noise from a seed. Reproducible, for tests and demonstrations; there is no privacy
+        against anyone who knows or guesses the seed, and `result_.insecure` says so.
+    run_key : RunKey, optional
+        The secret behind the noise, for one run on one data set; by default fresh from the
+        operating system. Never fit other data with the same key: the noise would cancel. A pickle
+        of a fitted model leaves it out.
+    verbose : int
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    coef_ : (1, features) or (classes, features);  intercept_ : (1,) or (classes,)
+        Weights of the features mapped to [-1, 1] (or of rows divided by their norms, where there
+        are no bounds). Rows longer than `sordino.models.rows` expects are shortened first.
+    classes_, n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+    guarantee_, plan_, history_, result_
+        What the fit satisfies, the plan it followed, its public history, and the engine's result.
+    schema_ : Schema or None
+        How a DataFrame's columns are encoded.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        *,
+        method: str = "auto",
+        adjacency: str | None = None,
+        unit: str = "example",
+        classes: Any = None,
+        feature_bounds: Any = None,
+        categories: Any = None,
+        examples: int | None = None,
+        epochs: float | None = None,
+        batch_size: int | None = None,
+        clip: float | None = None,
+        learning_rate: float | None = None,
+        momentum: float | None = None,
+        fit_intercept: bool = True,
+        random_state: Any = None,
+        run_key: RunKey | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.method = method
+        self.adjacency = adjacency
+        self.unit = unit
+        self.classes = classes
+        self.feature_bounds = feature_bounds
+        self.categories = categories
+        self.examples = examples
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.clip = clip
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.fit_intercept = fit_intercept
+        self.random_state = random_state
+        self.run_key = run_key
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: ArrayLike) -> Self:
+        """Train on X (rows, features) and labels y (rows,)."""
+        X, prepare, undeclared = self._describe(X, y)
+        labels = column_or_1d(y, warn=True)
+        check_classification_targets(labels)
+        if self.classes is None:
+            undeclared.append("the list of classes (classes=[...])")
+        classes = _classes(self.classes, labels)
+        codes = np.searchsorted(classes, labels).astype(np.int32)
+        loss = Logistic() if len(classes) == 2 else Softmax(len(classes))
+        self._train(X, codes, loss, prepare, undeclared)
+        self.classes_ = classes
+        return self
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Logits: (rows,) for two classes, else (rows, classes)."""
+        logits = self._decision(X)
+        return logits[:, 0] if len(self.classes_) == 2 else logits
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Class probabilities (rows, classes)."""
+        logits = self._decision(X)
+        if len(self.classes_) == 2:
+            positive = expit(logits[:, 0])
+            return np.column_stack([1 - positive, positive])
+        return np.asarray(softmax(logits, axis=1))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most likely class of each row."""
+        logits = self._decision(X)
+        binary = len(self.classes_) == 2
+        chosen = (logits[:, 0] > 0).astype(int) if binary else np.argmax(logits, axis=1)
+        return np.asarray(self.classes_[chosen])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        # A few dozen rows at epsilon 1 teach nothing: that is what privacy means.
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+def _classes(declared: Any, labels: NDArray[Any]) -> NDArray[Any]:
+    """The sorted classes; labels outside of them are refused without being shown."""
+    found = np.unique(labels)
+    if declared is None:
+        if len(found) < 2:
+            raise SordinoError(
+                "a classifier needs at least two classes, but y has one class only; give "
+                "classes=[...] if others are possible"
+            )
+        return found
+    known = np.unique(np.asarray(declared))
+    if np.ndim(declared) != 1 or len(known) != len(declared) or len(known) < 2:
+        raise SordinoError("classes must be a list of at least two different labels")
+    if (known.dtype.kind in "US") != (found.dtype.kind in "USO"):
+        raise SordinoError(
+            f"y holds labels of type {found.dtype} but classes are of type {known.dtype}; declare "
+            "classes in the type of y"
+        )
+    unknown = len(found) - int(np.isin(found, known).sum())
+    if unknown:
+        kinds = "a kind of label that is" if unknown == 1 else f"{unknown} kinds of labels that are"
+        raise SordinoError(
+            f"y has {kinds} not in classes; declare all that are possible, or remove those rows"
+        )
+    return known
+
+
+class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
+    """Private linear regression (least squares).
+
+    Parameters are those of `PrivateClassifier`, except for `classes`, and:
+
+    target_bounds : (low, high), optional
+        The public range of y. Values are clipped to it and mapped to [-1, 1], and predictions
+        stay in it. Otherwise the smallest and largest y are used, with a warning.
+
+    Attributes are those of `PrivateClassifier` without `classes_`; `coef_` (features,) and
+    `intercept_` (a number) predict y mapped to [-1, 1], and `target_bounds_` maps it back.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        *,
+        method: str = "auto",
+        adjacency: str | None = None,
+        unit: str = "example",
+        feature_bounds: Any = None,
+        categories: Any = None,
+        target_bounds: Any = None,
+        examples: int | None = None,
+        epochs: float | None = None,
+        batch_size: int | None = None,
+        clip: float | None = None,
+        learning_rate: float | None = None,
+        momentum: float | None = None,
+        fit_intercept: bool = True,
+        random_state: Any = None,
+        run_key: RunKey | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.method = method
+        self.adjacency = adjacency
+        self.unit = unit
+        self.feature_bounds = feature_bounds
+        self.categories = categories
+        self.target_bounds = target_bounds
+        self.examples = examples
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.clip = clip
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.fit_intercept = fit_intercept
+        self.random_state = random_state
+        self.run_key = run_key
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: ArrayLike) -> Self:
+        """Train on X (rows, features) and targets y (rows,)."""
+        X, prepare, undeclared = self._describe(X, y)
+        targets = np.asarray(_check_y(column_or_1d(y, warn=True), y_numeric=True), np.float64)
+        if self.target_bounds is None:
+            undeclared.append("the smallest and largest y (target_bounds=(low, high))")
+            low, high = float(targets.min()), float(targets.max())
+            if low == high:
+                low, high = low - 1.0, high + 1.0
+        else:
+            low, high = parse_bounds("target_bounds", self.target_bounds)
+        middle, half = low / 2 + high / 2, high / 2 - low / 2
+        scaled = (np.clip(targets, low, high) - middle) / half
+        self._train(X, scaled.astype(np.float32), LeastSquares(), prepare, undeclared)
+        self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
+        self.target_bounds_ = (low, high)
+        return self
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Targets (rows,), inside `target_bounds_`."""
+        scaled = np.clip(self._decision(X)[:, 0], -1.0, 1.0)
+        low, high = self.target_bounds_
+        return np.asarray(low + (high - low) * (scaled + 1) / 2)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        return tags

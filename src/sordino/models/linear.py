@@ -1,0 +1,184 @@
+"""What the private classifier and regressor share: rows, plan, training, the decision."""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import (
+    _num_samples,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
+
+from sordino.engine.compilation import use_compilation_cache
+from sordino.engine.train import train
+from sordino.errors import PrivacyWarning, SordinoError, require_count
+from sordino.losses import LinearLoss
+from sordino.models.columns import is_table, public_bounds, table_schema
+from sordino.models.defaults import AVERAGE, choose_learning_rate, choose_settings
+from sordino.models.rows import RowPreparation, blocks
+from sordino.models.schema import Schema
+from sordino.planning import Plan, plan
+
+# Without a delta: one tenth of the chance that publishing one random row in full would take.
+DELTA_TIMES_ROWS = 0.1
+
+
+class PrivateLinear(BaseEstimator):  # type: ignore[misc]
+    """Parameters and attributes are those of `PrivateClassifier`; subclasses set `fit`."""
+
+    def _describe(self, X: Any, y: Any) -> tuple[Any, RowPreparation, list[str]]:
+        """`X` checked, how its rows are prepared, and what was taken from the data for it."""
+        undeclared: list[str] = []
+        if y is None:
+            raise SordinoError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None"
+            )
+        schema: Schema | None = None
+        bounds: NDArray[np.float64] | None = None
+        if is_table(X, self.feature_bounds, self.categories):
+            validate_data(self, X, skip_check_array=True)
+            schema, taken = table_schema(X, self.feature_bounds, self.categories)
+            undeclared += taken
+        else:
+            X = self._checked(X, reset=True)
+            bounds = public_bounds(self.feature_bounds, X.shape[1])
+        check_consistent_length(X, y)
+        if self.examples is None:
+            undeclared.append("the number of rows (examples=...)")
+        elif require_count("examples", self.examples) != _num_samples(X):
+            raise SordinoError(
+                f"examples declares {self.examples:,} rows but X has {_num_samples(X):,}; they "
+                "must be equal"
+            )
+        return X, RowPreparation(schema, bounds, bool(self.fit_intercept)), undeclared
+
+    def _checked(self, X: Any, *, reset: bool) -> Any:
+        return validate_data(
+            self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32]
+        )
+
+    def _plan(self, examples: int, loss: LinearLoss) -> Plan:
+        """The private run, from public quantities only."""
+        settings = choose_settings(
+            loss,
+            examples=examples,
+            method=self.method,
+            adjacency=self.adjacency,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            clip=self.clip,
+            momentum=self.momentum,
+        )
+        made = plan(
+            settings.method,
+            examples=examples,
+            batch_size=settings.batch_size,
+            epochs=settings.epochs,
+            epsilon=self.epsilon,
+            delta=DELTA_TIMES_ROWS / examples if self.delta is None else self.delta,
+            adjacency=self.adjacency,
+            unit=self.unit,
+            clip=settings.clip,
+            momentum=settings.momentum,
+            average=AVERAGE,
+        )
+        rate = self.learning_rate
+        return made.with_update(
+            learning_rate=choose_learning_rate(made, loss) if rate is None else rate
+        )
+
+    def _train(
+        self,
+        X: Any,
+        y: NDArray[Any],
+        loss: LinearLoss,
+        prepare: RowPreparation,
+        undeclared: list[str],
+    ) -> None:
+        """Train as planned and set the fitted attributes that both estimators have."""
+        seed = _seed(self.random_state)
+        if seed is not None and self.run_key is not None:
+            raise SordinoError("give random_state or run_key, not both")
+        # JAX looks for its cache at its first compilation, which planning may be.
+        use_compilation_cache()
+        made = self._plan(len(y), loss)
+        rows = prepare(X)
+        if undeclared:
+            warnings.warn(
+                f"{type(self).__name__} used as if public, outside the guarantee: "
+                f"{'; '.join(undeclared)}; declare what is public, or keep the model private",
+                PrivacyWarning,
+                stacklevel=3,
+            )
+        result = train(
+            made,
+            loss,
+            np.zeros(loss.parameter_shape(rows.shape[1]), np.float32),
+            (rows, y),
+            run_key=self.run_key,
+            insecure_seed=seed,
+            progress=bool(self.verbose),
+        )
+        self._preparation = prepare
+        self.schema_ = prepare.schema
+        self.plan_ = made
+        self.guarantee_ = result.guarantee
+        self.history_ = result.history
+        self.result_ = result
+        # Weights of the rows as they were before their division by the radius.
+        weights = np.atleast_2d(np.asarray(result.params, np.float64))
+        weights = weights / prepare.radius(self.n_features_in_)
+        self.coef_ = weights[:, :-1] if prepare.intercept else weights
+        self.intercept_ = weights[:, -1] if prepare.intercept else np.zeros(len(weights))
+
+    def _decision(self, X: Any) -> NDArray[np.float64]:
+        """The weights times the prepared rows, float64 (rows, outputs)."""
+        check_is_fitted(self, "coef_")
+        prepare = self._preparation
+        if prepare.schema is not None:
+            validate_data(self, X, reset=False, skip_check_array=True)
+            prepare.schema.check_columns(X)
+        else:
+            X = self._checked(X, reset=False)
+        weights = np.atleast_2d(self.coef_)
+        if prepare.intercept:
+            weights = np.column_stack([weights, np.atleast_1d(self.intercept_)])
+        weights = weights.T * prepare.radius(self.n_features_in_)
+        pieces = []
+        for piece in blocks(_num_samples(X), len(weights)):
+            part = X.iloc[piece] if prepare.schema is not None else X[piece]
+            pieces.append(prepare(part).astype(np.float64) @ weights)
+        return np.concatenate(pieces)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "coef_" in state:
+            # Whoever has the key of a finished run can subtract its noise: it stays out of files.
+            state["run_key"] = None
+        return state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.non_deterministic = self.random_state is None
+        return tags
+
+
+def _seed(random_state: Any) -> int | None:
+    """The insecure seed that `random_state` stands for; None for the operating system's entropy."""
+    if random_state is None:
+        return None
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31))
+    if isinstance(random_state, numbers.Integral) and not isinstance(random_state, bool):
+        return int(random_state)
+    raise SordinoError(
+        f"random_state must be None, a whole number or a RandomState, got {random_state!r}"
+    )
