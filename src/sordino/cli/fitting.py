@@ -1,0 +1,95 @@
+"""Fitting and scoring for the commands: the estimators, with the plan shown before it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sordino.cli.console import show_plan
+from sordino.errors import SordinoError
+from sordino.models.estimators import PrivateClassifier, PrivateRegressor
+from sordino.models.schema import Schema
+from sordino.planning import Plan
+from sordino.report.measure import COVERED, NO_PRIVATE_DATA, Comparison, Measured
+
+CLASSIFICATION, REGRESSION = "classification", "regression"
+ACCURACY, ERROR = "accuracy", "root mean squared error"
+
+
+class _Classifier(PrivateClassifier):
+    """Shows the plan before the first record is used."""
+
+    def _plan(self, *arguments: Any) -> Plan:
+        return _shown(super()._plan(*arguments))
+
+
+class _Regressor(PrivateRegressor):
+    """Shows the plan before the first record is used."""
+
+    def _plan(self, *arguments: Any) -> Plan:
+        return _shown(super()._plan(*arguments))
+
+
+def _shown(plan: Plan) -> Plan:
+    show_plan(plan)
+    return plan
+
+
+def fit(task: str, frame: Any, schema: Schema, settings: dict[str, Any]) -> Any:
+    """A fitted estimator for the rows of `frame`, with everything public taken from `schema`."""
+    features, target = schema.split(frame)
+    if target.isna().any():
+        raise SordinoError(
+            f"the target {schema.target!r} has missing values; remove those rows or fill them first"
+        )
+    public: dict[str, Any] = {
+        "feature_bounds": schema.bounds,
+        "categories": schema.categories,
+        "examples": schema.examples,
+    }
+    model: Any
+    if task == CLASSIFICATION:
+        model = _Classifier(classes=schema.classes, verbose=1, **public, **settings)
+    else:
+        model = _Regressor(target_bounds=schema.target_bounds, verbose=1, **public, **settings)
+    try:
+        return model.fit(features, target.to_numpy())
+    except SordinoError:
+        raise
+    except ValueError as error:
+        # scikit-learn's own checks: their first line says what is wrong.
+        raise SordinoError(str(error).strip().splitlines()[0]) from None
+
+
+def score(model: Any, test: Any, schema: Schema) -> Comparison:
+    """The private model beside a constant answer, on a test table that is public."""
+    features, target = schema.split(test)
+    if not len(test) or target.isna().any():
+        raise SordinoError("the test file has no rows, or rows without a target")
+    truth = target.to_numpy()
+    private = f"private, epsilon {_epsilon(model):.4g}"
+    if hasattr(model, "classes_"):
+        if not np.isin(truth, model.classes_).all():
+            raise SordinoError(
+                f"the test file has labels of {schema.target!r} that are not among the classes"
+            )
+        right = float(np.mean(model.predict(features) == truth))
+        most = max(float(np.mean(truth == label)) for label in model.classes_)
+        rows = (
+            Measured(private, right, COVERED, model.plan_.recipe),
+            Measured(
+                "majority class", most, NO_PRIVATE_DATA, "always the test rows' most frequent class"
+            ),
+        )
+        return Comparison(ACCURACY, rows, len(test))
+    error = float(np.sqrt(np.mean((model.predict(features) - truth) ** 2)))
+    rows = (
+        Measured(private, error, COVERED, model.plan_.recipe),
+        Measured("constant", float(np.std(truth)), NO_PRIVATE_DATA, "always the test rows' mean"),
+    )
+    return Comparison(ERROR, rows, len(test))
+
+
+def _epsilon(model: Any) -> float:
+    return float(model.guarantee_.epsilon(model.guarantee_.delta_hint))

@@ -1,0 +1,84 @@
+"""The command line: ``sordino plan``, ``recipes``, ``train``, ``demo``.
+
+Heavy imports happen inside the commands, so that ``sordino --help`` answers at once. Bad input ends
+in one line on standard error and exit code 2; Ctrl-C in exit code 130.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from sordino._version import __version__
+from sordino.cli.console import err, say_error, spoken_warnings
+from sordino.cli.demo import demo
+from sordino.cli.plan import plan
+from sordino.cli.recipes import recipes
+from sordino.cli.train import train
+from sordino.errors import MissingExtraError, SordinoError
+
+INTERRUPTED = 130
+BAD_INPUT = 2
+
+
+class _Guarded(TyperGroup):
+    """Turns errors into one line and an exit code, for every command alike."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            with spoken_warnings():
+                return super().invoke(ctx)
+        except (SordinoError, MissingExtraError) as error:
+            say_error(error)
+        except MemoryError:
+            say_error("there is not enough memory for this; use smaller batches or fewer columns")
+        except BrokenPipeError:
+            raise  # `sordino recipes | head` is no error; the framework ends quietly
+        except OSError as error:
+            say_error(f"{error.strerror or error}: {error.filename or 'unknown file'}")
+        except KeyboardInterrupt:
+            err().print("stopped; nothing was written", soft_wrap=True)
+            raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(BAD_INPUT)
+
+
+app = typer.Typer(
+    name="sordino",
+    cls=_Guarded,
+    help="Train models with differential privacy: plan first, then run.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (plan, recipes, train, demo):
+    app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sordino {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The entry point."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

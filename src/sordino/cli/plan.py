@@ -1,0 +1,193 @@
+"""``sordino plan``: decide a private run, or compare the ways to do it; no data is read."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sordino._files import write_atomically
+from sordino.cli.console import out, show_plan
+from sordino.errors import SordinoError, require_count
+
+if TYPE_CHECKING:
+    from sordino.planning import Plan
+
+_RUN = "The run"
+_BUDGET = "The budget"
+_OPTIONS = "Options of the recipe"
+_OUTPUT = "Output"
+
+
+def plan(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A name from `sordino recipes`; optional with --compare.")
+    ] = None,
+    *,
+    examples: Annotated[
+        int, typer.Option(help="Number of examples (or users, clients).", rich_help_panel=_RUN)
+    ],
+    batch_size: Annotated[
+        int | None, typer.Option(help="Examples per step.", rich_help_panel=_RUN)
+    ] = None,
+    epochs: Annotated[
+        float | None, typer.Option(help="Passes over the data.", rich_help_panel=_RUN)
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps, instead of epochs.", rich_help_panel=_RUN)
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Privacy budget.", rich_help_panel=_BUDGET)
+    ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(help="Well below 1/examples.", rich_help_panel=_BUDGET),
+    ] = None,
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            help="Noise in units of the clip, instead of epsilon.", rich_help_panel=_BUDGET
+        ),
+    ] = None,
+    adjacency: Annotated[
+        str | None,
+        typer.Option(help="zero-out, add-remove or replace-one.", rich_help_panel=_BUDGET),
+    ] = None,
+    unit: Annotated[
+        str, typer.Option(help="example, user or client.", rich_help_panel=_BUDGET)
+    ] = "example",
+    clip: Annotated[
+        float | None,
+        typer.Option(help="Largest norm of a contribution.", rich_help_panel=_OPTIONS),
+    ] = None,
+    mechanism: Annotated[
+        str | None,
+        typer.Option(
+            help="auto, independent, blt, dense, toeplitz or banded.", rich_help_panel=_OPTIONS
+        ),
+    ] = None,
+    bands: Annotated[
+        int | None,
+        typer.Option(help="Bands of the banded mechanism.", rich_help_panel=_OPTIONS),
+    ] = None,
+    workload: Annotated[
+        str | None, typer.Option(help="auto, prefix or momentum.", rich_help_panel=_OPTIONS)
+    ] = None,
+    sampling: Annotated[
+        str | None,
+        typer.Option(
+            help="fixed, reshuffled, poisson or without-replacement.", rich_help_panel=_OPTIONS
+        ),
+    ] = None,
+    momentum: Annotated[
+        float | None, typer.Option(help="From 0 to below 1.", rich_help_panel=_OPTIONS)
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Learning rate.", rich_help_panel=_OPTIONS)
+    ] = None,
+    lr_schedule: Annotated[
+        str | None, typer.Option(help="constant, linear or cosine.", rich_help_panel=_OPTIONS)
+    ] = None,
+    average: Annotated[
+        float | None,
+        typer.Option(help="Average this last share of the iterates.", rich_help_panel=_OPTIONS),
+    ] = None,
+    radius: Annotated[
+        float | None,
+        typer.Option(help="Keep the parameters in this ball.", rich_help_panel=_OPTIONS),
+    ] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="sgd or an optax optimizer.", rich_help_panel=_OPTIONS)
+    ] = None,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Rank all recipes at this budget.", rich_help_panel=_OUTPUT),
+    ] = False,
+    out_file: Annotated[
+        Path | None,
+        typer.Option("--out", help="Save the plan as JSON.", rich_help_panel=_OUTPUT),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw the plan (.png, .svg or .pdf).", rich_help_panel=_OUTPUT),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON only.", rich_help_panel=_OUTPUT)
+    ] = False,
+    parameters: Annotated[
+        int | None,
+        typer.Option(help="Model size, to show the noise's memory.", rich_help_panel=_OUTPUT),
+    ] = None,
+) -> None:
+    """Decide a private run and print it as a page; no data is read and no budget is spent."""
+    if recipe is None and not compare:
+        raise SordinoError("name a recipe (see `sordino recipes`), or add --compare to rank all")
+    if parameters is not None:
+        require_count("parameters", parameters)
+    given = {
+        "clip": clip,
+        "mechanism": mechanism,
+        "bands": bands,
+        "workload": workload,
+        "sampling": sampling,
+        "momentum": momentum,
+        "learning_rate": learning_rate,
+        "lr_schedule": lr_schedule,
+        "average": average,
+        "radius": radius,
+        "optimizer": optimizer,
+    }
+    request: dict[str, Any] = {
+        "examples": examples,
+        "batch_size": batch_size,
+        "epochs": epochs,
+        "steps": steps,
+        "epsilon": epsilon,
+        "delta": delta,
+        "noise": noise,
+        "adjacency": adjacency,
+        "unit": unit,
+        **{name: value for name, value in given.items() if value is not None},
+    }
+    from sordino.planning import plan as make_plan
+
+    _check_outputs(out_file, plot)
+    made = None if recipe is None else make_plan(recipe, **request)
+    if compare:
+        from sordino.cli.compare import comparison, show_comparison
+
+        found = comparison(request)
+        if as_json:
+            out().print(json.dumps(found.to_json(), indent=1), soft_wrap=True, markup=False)
+        else:
+            show_comparison(found)
+        made = made or found.best
+        if recipe is not None and not as_json:
+            show_plan(made, parameters)
+    elif made is not None:
+        if as_json:
+            out().print(json.dumps(made.to_json(), indent=1), soft_wrap=True, markup=False)
+        else:
+            show_plan(made, parameters)
+    assert made is not None
+    _save(made, out_file, plot)
+
+
+def _check_outputs(out_file: Path | None, plot: Path | None) -> None:
+    if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise SordinoError(f"a plot is a .png, .svg or .pdf file, got {str(plot)!r}")
+    for path in (out_file, plot):
+        if path is not None and not path.parent.is_dir():
+            raise SordinoError(f"there is no folder {str(path.parent)!r} to write into")
+
+
+def _save(made: Plan, out_file: Path | None, plot: Path | None) -> None:
+    if out_file is not None:
+        made.save(out_file)
+    if plot is not None:
+        buffer = io.BytesIO()
+        made.plot().savefig(buffer, format=plot.suffix.lower()[1:])
+        write_atomically(plot, buffer.getvalue())

@@ -1,0 +1,42 @@
+"""``sordino recipes``: the named algorithms, and when to use which."""
+
+from __future__ import annotations
+
+from sordino.cli.console import out
+
+
+def recipes() -> None:
+    """List the recipes: what each does, and when to use it."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from sordino.recipes import RECIPES
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=False)
+    table.add_column("recipe", style="bold cyan", no_wrap=True)
+    table.add_column("what it is", overflow="fold")
+    for recipe in RECIPES.values():
+        text = Text()
+        text.append(f"{recipe.title}\n", style="bold")
+        parts = (
+            ("stream", recipe.stream),
+            ("noise", ", ".join(recipe.mechanisms)),
+            ("schedule", recipe.schedule),
+            ("update", recipe.update),
+            ("batches", "all examples" if recipe.full_batch else ", ".join(recipe.samplings)),
+            ("use when", recipe.use_when),
+            ("avoid when", recipe.avoid_when),
+            ("from", recipe.reference),
+        )
+        for name, value in parts:
+            if value:
+                text.append(f"{name}: ", style="dim")
+                text.append(f"{value}\n")
+        table.add_row(recipe.name, text)
+    console = out()
+    console.print(table)
+    console.print(
+        "See what one would do with: sordino plan RECIPE --examples 60000 --batch-size 500 "
+        "--epochs 4 --epsilon 1 --delta 1e-6"
+    )
