@@ -12,6 +12,7 @@ import pytest
 from sordino.accounting import guarantee_of
 from sordino.errors import SordinoError
 from sordino.planning import Plan, plan
+from sordino.privacy.guarantee import rounded_up
 from sordino.report import plots
 from sordino.report.html import render_report, write_report
 from sordino.report.measure import (
@@ -23,7 +24,7 @@ from sordino.report.measure import (
     independent_counterpart,
     measured_noise,
 )
-from sordino.report.words import guessing, rounded_up
+from sordino.report.words import guessing
 
 HOSTILE = "\"><script>alert('x')</script>&amp;<img src=x onerror=y>"
 VOID = {"meta", "br", "img", "link", "hr", "input"}

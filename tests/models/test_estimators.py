@@ -394,3 +394,23 @@ def test_pickles_clones_and_pipelines() -> None:
 def test_verbose_shows_progress(capsys: pytest.CaptureFixture[str]) -> None:
     classifier(verbose=1).fit(X, Y)
     assert "training" in capsys.readouterr().out
+
+
+def test_public_data_gives_the_history() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(400, 3))
+    y = (X[:, 0] > 0).astype(int)
+    public = (X[:50], y[:50])
+    model = PrivateClassifier(epsilon=5.0, feature_bounds=(-1, 1), classes=[0, 1], examples=400)
+    model.fit(X, y, public=public)
+    assert {"step", "accuracy", "log loss"} == set(model.history_[0])
+    assert model.history_[-1]["accuracy"] == pytest.approx(model.score(*public))
+    regressor = PrivateRegressor(
+        epsilon=5.0, feature_bounds=(-1, 1), target_bounds=(0, 2), examples=400
+    ).fit(X, 1 + X[:, 0], public=(X[:50], 1 + X[:50, 0]))
+    error = np.sqrt(np.mean((regressor.predict(X[:50]) - 1 - X[:50, 0]) ** 2))
+    assert regressor.history_[-1]["root mean squared error"] == pytest.approx(error, rel=1e-3)
+    with pytest.raises(SordinoError, match="not in classes"):
+        model.fit(X, y, public=(X[:2], [7, 8]))
+    with pytest.raises(SordinoError, match="pair"):
+        model.fit(X, y, public=3)

@@ -44,7 +44,8 @@ def demo(
             "role of public test data.",
             markup=False,
         )
-        model = fit(CLASSIFICATION, train, schema, {"epsilon": EPSILON, "delta": DELTA})
+        settings = {"epsilon": EPSILON, "delta": DELTA}
+        model = fit(CLASSIFICATION, train, schema, settings, test)
         results = score(model, test, schema)
         private, majority = results.rows
         results = replace(results, rows=(private, without_privacy(train, test, schema), majority))

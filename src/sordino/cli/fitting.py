@@ -36,8 +36,13 @@ def _shown(plan: Plan) -> Plan:
     return plan
 
 
-def fit(task: str, frame: Any, schema: Schema, settings: dict[str, Any]) -> Any:
-    """A fitted estimator for the rows of `frame`, with everything public taken from `schema`."""
+def fit(
+    task: str, frame: Any, schema: Schema, settings: dict[str, Any], test: Any | None = None
+) -> Any:
+    """A fitted estimator for the rows of `frame`, with everything public taken from `schema`.
+
+    `test`, a public table, gives the curve in the report.
+    """
     features, target = schema.split(frame)
     if target.isna().any():
         raise SordinoError(
@@ -54,7 +59,11 @@ def fit(task: str, frame: Any, schema: Schema, settings: dict[str, Any]) -> Any:
     else:
         model = _Regressor(target_bounds=schema.target_bounds, verbose=1, **public, **settings)
     try:
-        return model.fit(features, target.to_numpy())
+        watched = None
+        if test is not None:
+            test_features, test_target = schema.split(test)
+            watched = (test_features, test_target.to_numpy())
+        return model.fit(features, target.to_numpy(), public=watched)
     except SordinoError:
         raise
     except ValueError as error:

@@ -84,7 +84,7 @@ def train(
         if test is not None:
             schema.split(test)
         with staged_folder(folder, force=force) as staging:
-            model = fit(chosen, frame, schema, settings)
+            model = fit(chosen, frame, schema, settings, test)
             results = None if test is None else score(model, test, schema)
             assert schema.target is not None
             write_run(

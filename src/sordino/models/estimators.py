@@ -11,8 +11,10 @@ declared and has to be taken from the data is named in one `PrivacyWarning`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Self
 
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, softmax
@@ -119,8 +121,12 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         self.run_key = run_key
         self.verbose = verbose
 
-    def fit(self, X: Any, y: ArrayLike) -> Self:
-        """Train on X (rows, features) and labels y (rows,)."""
+    def fit(self, X: Any, y: ArrayLike, *, public: Any = None) -> Self:
+        """Train on X (rows, features) and labels y (rows,).
+
+        `public`, a pair (X, y) of PUBLIC data, is what the model is evaluated on about twenty times
+        while it trains; `history_` then holds the curve.
+        """
         X, prepare, undeclared = self._describe(X, y)
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
@@ -129,7 +135,12 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         classes = _classes(self.classes, labels)
         codes = np.searchsorted(classes, labels).astype(np.int32)
         loss = Logistic() if len(classes) == 2 else Softmax(len(classes))
-        self._train(X, codes, loss, prepare, undeclared)
+        evaluate = None
+        if public is not None:
+            rows, public_y = self._public_rows(public, prepare)
+            truth = np.searchsorted(classes, _checked_labels(classes, column_or_1d(public_y)))
+            evaluate = partial(_classification_metrics, loss, rows, truth.astype(np.int32))
+        self._train(X, codes, loss, prepare, undeclared, evaluate)
         self.classes_ = classes
         return self
 
@@ -178,13 +189,38 @@ def _classes(declared: Any, labels: NDArray[Any]) -> NDArray[Any]:
             f"y holds labels of type {found.dtype} but classes are of type {known.dtype}; declare "
             "classes in the type of y"
         )
-    unknown = len(found) - int(np.isin(found, known).sum())
+    _checked_labels(known, found)
+    return known
+
+
+def _checked_labels(classes: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
+    """`labels`, if all of them are classes."""
+    found = np.unique(labels)
+    unknown = len(found) - int(np.isin(found, classes).sum())
     if unknown:
         kinds = "a kind of label that is" if unknown == 1 else f"{unknown} kinds of labels that are"
         raise SordinoError(
             f"y has {kinds} not in classes; declare all that are possible, or remove those rows"
         )
-    return known
+    return labels
+
+
+def _classification_metrics(
+    loss: Logistic | Softmax, rows: NDArray[Any], truth: NDArray[Any], params: Any
+) -> dict[str, float]:
+    logits = rows @ np.asarray(params).T
+    chosen = logits > 0 if logits.ndim == 1 else np.argmax(logits, axis=1)
+    return {
+        "accuracy": float(np.mean(chosen == truth)),
+        "log loss": float(np.mean(np.asarray(loss.value(jnp.asarray(logits), jnp.asarray(truth))))),
+    }
+
+
+def _regression_metrics(
+    rows: NDArray[Any], truth: NDArray[Any], middle: float, half: float, params: Any
+) -> dict[str, float]:
+    predicted = middle + half * np.clip(rows @ np.asarray(params), -1.0, 1.0)
+    return {"root mean squared error": float(np.sqrt(np.mean((predicted - truth) ** 2)))}
 
 
 class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
@@ -241,8 +277,8 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         self.run_key = run_key
         self.verbose = verbose
 
-    def fit(self, X: Any, y: ArrayLike) -> Self:
-        """Train on X (rows, features) and targets y (rows,)."""
+    def fit(self, X: Any, y: ArrayLike, *, public: Any = None) -> Self:
+        """Train on X (rows, features) and targets y (rows,); `public` as in `PrivateClassifier`."""
         X, prepare, undeclared = self._describe(X, y)
         targets = np.asarray(_check_y(column_or_1d(y, warn=True), y_numeric=True), np.float64)
         if self.target_bounds is None:
@@ -254,7 +290,12 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
             low, high = parse_bounds("target_bounds", self.target_bounds)
         middle, half = low / 2 + high / 2, high / 2 - low / 2
         scaled = (np.clip(targets, low, high) - middle) / half
-        self._train(X, scaled.astype(np.float32), LeastSquares(), prepare, undeclared)
+        evaluate = None
+        if public is not None:
+            rows, public_y = self._public_rows(public, prepare)
+            truth = np.asarray(_check_y(column_or_1d(public_y), y_numeric=True), np.float64)
+            evaluate = partial(_regression_metrics, rows, truth, middle, half)
+        self._train(X, scaled.astype(np.float32), LeastSquares(), prepare, undeclared, evaluate)
         self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
         self.target_bounds_ = (low, high)
         return self

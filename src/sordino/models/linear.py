@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         loss: LinearLoss,
         prepare: RowPreparation,
         undeclared: list[str],
+        evaluate: Callable[[Any], Mapping[str, float]] | None,
     ) -> None:
         """Train as planned and set the fitted attributes that both estimators have."""
         seed = _seed(self.random_state)
@@ -124,6 +126,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             (rows, y),
             run_key=self.run_key,
             insecure_seed=seed,
+            evaluate=evaluate,
             progress=bool(self.verbose),
         )
         self._preparation = prepare
@@ -137,6 +140,19 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         weights = weights / prepare.radius(self.n_features_in_)
         self.coef_ = weights[:, :-1] if prepare.intercept else weights
         self.intercept_ = weights[:, -1] if prepare.intercept else np.zeros(len(weights))
+
+    def _public_rows(self, public: Any, prepare: RowPreparation) -> tuple[NDArray[Any], Any]:
+        """Rows of the public data that a fit is watched on, prepared like the others, and its y."""
+        try:
+            X, y = public
+        except (TypeError, ValueError):
+            raise SordinoError("public must be a pair (X, y) of public data") from None
+        if prepare.schema is None:
+            X = self._checked(X, reset=False)
+        else:
+            prepare.schema.check_columns(X)
+        check_consistent_length(X, y)
+        return prepare(X), y
 
     def _decision(self, X: Any) -> NDArray[np.float64]:
         """The weights times the prepared rows, float64 (rows, outputs)."""

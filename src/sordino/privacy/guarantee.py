@@ -128,11 +128,11 @@ class Guarantee:
         at = delta if delta is not None else self.delta_hint
         change = ADJACENCIES[self.adjacency].format(unit=self.unit)
         if at is None:
-            strength = f"{_up(self.mu)}-GDP"
+            strength = f"{rounded_up(self.mu)}-GDP"
         else:
-            strength = f"({_up(self.epsilon(at))}, {_up(at)})-differential privacy"
+            strength = f"({rounded_up(self.epsilon(at))}, {rounded_up(at)})-differential privacy"
             if not self.sampled:
-                strength += f" ({_up(self.mu)}-GDP)"
+                strength += f" ({rounded_up(self.mu)}-GDP)"
         basis = {
             "exact": "by an exact analysis with no credit for random batches",
             "upper bound": "by an upper bound with no credit for random batches",
@@ -194,10 +194,13 @@ def compose(guarantees: Iterable[Guarantee]) -> Guarantee:
     )
 
 
-def _up(value: float, digits: int = 4) -> str:
-    """`value` to `digits` significant digits, rounded up: what is printed is never too small."""
+def rounded_up(value: float, digits: int = 4) -> str:
+    """`value` to `digits` significant digits, rounded up: what is printed is never too small.
+
+    Up from the shortest decimal that reads back as `value`, so that 0.001 prints as 0.001.
+    """
     if value == 0:
         return "0"
-    exact = Decimal(value)
+    exact = Decimal(repr(float(value)))
     unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
     return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.{digits + 1}g}"

@@ -159,10 +159,19 @@ class ToeplitzStrategy(Strategy):
         return X
 
     def fixed_batch_energy(self, separation: int, clips: Array | None = None) -> Array:
-        # One cumulative sum per lag that is a multiple of the separation: O(steps x epochs).
         w = self._weights(clips)
-        energy = np.zeros(min(separation, self.steps))
-        for lag in range(0, self.steps, separation):
+        count = min(separation, self.steps)
+        if w is None and (self.coefficients >= 0).all():
+            # Pattern j is pattern 0 moved down by j rows and cut off: one pass serves them all.
+            rows = -(-self.steps // separation)
+            padded = np.pad(self.coefficients, (0, rows * separation - self.steps))
+            total = np.cumsum(padded.reshape(rows, separation), axis=0).ravel()[: self.steps]
+            return np.cumsum(total**2)[::-1][:count]
+        # One cumulative sum per lag that is a multiple of the separation: O(steps x epochs), and
+        # nothing beyond the bands.
+        energy = np.zeros(count)
+        bands = int(np.flatnonzero(self.coefficients)[-1]) + 1
+        for lag in range(0, bands, separation):
             term = np.abs(self.lag(lag))
             if w is not None:
                 term = term * w[: self.steps - lag] * w[lag:]

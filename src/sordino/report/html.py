@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from sordino._files import write_atomically
 from sordino._version import __version__
 from sordino.planning import Plan
-from sordino.privacy.guarantee import ADJACENCIES, Guarantee
+from sordino.privacy.guarantee import ADJACENCIES, Guarantee, rounded_up
 from sordino.report import plots
 from sordino.report.measure import (
     COVERED,
@@ -28,7 +28,7 @@ from sordino.report.measure import (
     independent_counterpart,
 )
 from sordino.report.style import CSS
-from sordino.report.words import GLOSSARY, guessing, limits, meaning, rounded_up
+from sordino.report.words import GLOSSARY, guessing, limits, meaning
 
 _DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10)
 # Nothing may be fetched or run, even by mistake.
@@ -117,7 +117,7 @@ def _headline(guarantee: Guarantee) -> str:
     hint = guarantee.delta_hint
     numbers: list[tuple[str, str]] = []
     if hint is not None:
-        numbers += [("epsilon", rounded_up(guarantee.epsilon(hint))), ("delta", f"{hint:g}")]
+        numbers += [("epsilon", rounded_up(guarantee.epsilon(hint))), ("delta", rounded_up(hint))]
     if not guarantee.is_amplified:
         numbers.append(("mu (Gaussian differential privacy)", rounded_up(guarantee.mu)))
     numbers.append(("protected unit", guarantee.unit))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from sordino.privacy.guarantee import Guarantee
 
 _SECRET = {
@@ -28,15 +26,6 @@ def guessing(guarantee: Guarantee) -> str:
         f"must guess {secret}, is right at most {share:g} % of the time; tossing a coin is right "
         f"50 % of the time."
     )
-
-
-def rounded_up(value: float, digits: int = 4) -> str:
-    """`value` to `digits` significant digits, never below it (beyond its own rounding slack)."""
-    if value == 0:
-        return "0"
-    # A target of 1 comes back as 1 - 1e-9 or so; a printed "1" is then right, not "1.001".
-    unit = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
-    return f"{math.ceil(value * (1 - 2e-9) / unit - 1e-6) * unit:.{digits}g}"
 
 
 def meaning(guarantee: Guarantee) -> list[str]:
@@ -65,7 +54,7 @@ def limits(guarantee: Guarantee) -> list[str]:
         found.insert(
             1,
             "It protects one example (one row). A person with several rows is protected less: "
-            "k rows cost up to k times the epsilon.",
+            "k rows cost up to k times the mu.",
         )
     if guarantee.is_amplified:
         found.append(
