@@ -5,8 +5,8 @@ step that is run again after a crash adds the very same noise.
 
 `jax.random.normal` in float32 inverts a 23-bit uniform and so never leaves [-5.42, 5.22]: over a
 training run that truncation is as likely as a typical delta. Here a Box-Muller radius is drawn from
-64 random bits, ``u`` in (2^-65, 1], which reaches 9.49 standard deviations at the same cost (the
-mass beyond, 2.4e-21 per draw, is what is left out). Floating-point noise remains a lattice; see
+64 random bits, ``u`` in (2^-65, 1], which reaches 9.49 standard deviations at the same cost (what
+is left out has probability 2^-65 = 2.7e-20 per pair of draws). Floating-point noise remains a lattice; see
 docs/threat-model.md.
 """
 
