@@ -41,16 +41,16 @@ def progress_bar(
 
         def render(self, task: Task) -> Text:
             speed = task.finished_speed or task.speed
-            return Text("" if speed is None else f"{speed:,.0f} steps/s")
+            return Text("" if speed is None else f"{speed:,.0f}/s", no_wrap=True)
 
     bar = Progress(
         TextColumn("[bold]{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=None),
         MofNCompleteColumn(),
+        TextColumn("steps,"),
         Speed(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left {task.fields[note]}"),
         console=console,
         speed_estimate_period=600,
     )

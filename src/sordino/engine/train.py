@@ -191,7 +191,7 @@ def train(
                     callback(Snapshot(done, steps, current, metrics))
             if progress:
                 jax.block_until_ready(carry.params)
-                advance(done, ", ".join(f"{k} {v:.4g}" for k, v in metrics.items()))
+                advance(done, _headline(metrics))
     final = jax.block_until_ready(update.output(carry.params, carry.update_state))
     return Result(
         params=final,
@@ -201,6 +201,11 @@ def train(
         seconds=time.perf_counter() - began,
         insecure=key.insecure,
     )
+
+
+def _headline(metrics: Metrics) -> str:
+    """The first metric, for the end of a progress bar."""
+    return next((f"{name} {value:.4g}" for name, value in metrics.items()), "")
 
 
 def _check_rows(plan: Plan, data: tuple[Any, ...]) -> None:
