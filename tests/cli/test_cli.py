@@ -470,3 +470,27 @@ def test_demo(tmp_path: Path) -> None:
     assert list(scores)[1] == "NOT private"
     assert f"Open {folder / 'report.html'} in a browser" in result.stdout
     assert "not covered" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_predict_uses_what_train_wrote(tmp_path: Path) -> None:
+    """Train, then predict for a table without the target."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.integers(0, 90, 400)})
+    frame["old"] = np.where(frame["age"] > 45, "yes", "no")
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    frame[["age"]].to_csv(tmp_path / "new.csv", index=False)
+    arguments = ["train", str(tmp_path / "people.csv"), "--target", "old", "--epsilon", "5"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    folder, new = str(tmp_path / "people-sordino"), str(tmp_path / "new.csv")
+    done = CliRunner().invoke(app, ["predict", folder, new])
+    assert done.exit_code == 0, done.output
+    found = pd.read_csv(tmp_path / "new-predictions.csv")
+    assert list(found.columns) == ["old", "probability of no", "probability of yes"]
+    assert len(found) == 400
+    assert set(found["old"]) <= {"yes", "no"}
+    again = CliRunner().invoke(app, ["predict", folder, new])
+    assert again.exit_code == 2
+    assert "exists already" in again.output
+    wrong = CliRunner().invoke(app, ["predict", str(tmp_path / "people.csv"), new, "--force"])
+    assert wrong.exit_code == 2
+    assert "is not a model of sordino" in wrong.output

@@ -116,7 +116,7 @@ def _arguments(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
         if steps > MOST_DENSE_STEPS:
             raise SordinoError(
                 f"finding the dense optimum takes long beyond {MOST_DENSE_STEPS} steps; BLT is "
-                "within a percent or two of it"
+                "within a few percent of it for one epoch, about 15 for several"
             )
     return arguments
 

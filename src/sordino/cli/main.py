@@ -1,4 +1,4 @@
-"""The command line: ``sordino plan``, ``recipes``, ``train``, ``demo``.
+"""The command line: ``sordino plan``, ``recipes``, ``train``, ``predict``, ``demo``.
 
 Heavy imports happen inside the commands, so that ``sordino --help`` answers at once. Bad input ends
 in one line on standard error and exit code 2; Ctrl-C in exit code 130.
@@ -15,6 +15,7 @@ from sordino._version import __version__
 from sordino.cli.console import err, say_error, spoken_warnings
 from sordino.cli.demo import demo
 from sordino.cli.plan import plan
+from sordino.cli.predict import predict
 from sordino.cli.recipes import recipes
 from sordino.cli.train import train
 from sordino.errors import MissingExtraError, SordinoError
@@ -53,7 +54,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, recipes, train, demo):
+for command in (plan, recipes, train, predict, demo):
     app.command()(command)
 
 

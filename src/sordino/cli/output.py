@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -11,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from sordino._files import write_atomically
 from sordino._version import __version__
@@ -76,6 +73,7 @@ def write_run(
     date: str,
 ) -> None:
     """Write the released model, its plan, its guarantee and the report into `folder`."""
+    from sordino.models.saved import model_bytes
     from sordino.report.html import write_report
 
     plan, guarantee = model.plan_, model.guarantee_
@@ -103,31 +101,3 @@ def write_run(
         notes=notes,
         date=date,
     )
-
-
-def model_bytes(model: Any, target: str) -> bytes:
-    """The released model as an npz file that needs no pickle.
-
-    Arrays: `coef` and `intercept`, `feature_names`, `classes` or `target_bounds`, `schema` (the JSON
-    of the public description that turns a table into features) and `radius`. With the encoded
-    features x and ``r = max(radius, |(x, 1)|)``, the decision is ``(coef x + intercept) radius / r``.
-    """
-    from sordino.models.rows import RowPreparation
-
-    arrays: dict[str, Any] = {
-        "format": np.array("sordino-model 1"),
-        "coef": model.coef_,
-        "intercept": model.intercept_,
-        "feature_names": np.array(model.schema_.feature_names, dtype=str),
-        "target": np.array(target),
-        "schema": np.array(json.dumps(model.schema_.to_json())),
-        "radius": np.array(RowPreparation(model.schema_).radius(model.n_features_in_)),
-    }
-    if hasattr(model, "classes_"):
-        classes = np.asarray(model.classes_)
-        arrays["classes"] = classes.astype(str) if classes.dtype == object else classes
-    else:
-        arrays["target_bounds"] = np.asarray(model.target_bounds_, np.float64)
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)
-    return buffer.getvalue()
