@@ -60,7 +60,7 @@ class Recipe:
         return {**COMMON_OPTIONS, **self.defaults, **given}
 
 
-CORRELATED = ("auto", "blt", "dense", "toeplitz", "banded", "independent")
+CORRELATED = ("auto", "blt", "dense", "toeplitz", "banded", "tree", "independent")
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
@@ -109,6 +109,39 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "their randomness can be trusted",
                 avoid_when="very many epochs at small epsilon with true random batches: amplified "
                 "dp-sgd can win",
+            ),
+            Recipe(
+                name="dp-nsgd",
+                title="normalized momentum: steps of one length along a noisy moving average",
+                stream="gradient",
+                mechanisms=CORRELATED,
+                schedule="uniform",
+                update="normalized momentum",
+                samplings=(FIXED, RESHUFFLED),
+                defaults={
+                    "mechanism": "auto",
+                    "optimizer": "normalized",
+                    "momentum": 0.9,
+                    "learning_rate": 0.05,
+                },
+                reference="Tran & Cutkosky 2022, Algorithm 1",
+                use_when="gradient norms vary widely and a step length is easier to choose than a "
+                "learning rate; mechanism 'tree' is the paper's own",
+                avoid_when="the estimate is mostly noise: then so is every step, at full length",
+            ),
+            Recipe(
+                name="dp-ftrl",
+                title="tree-aggregated gradients (a baseline: dp-memf adds half the noise)",
+                stream="gradient",
+                mechanisms=("tree",),
+                schedule="uniform",
+                update="SGD, or any optax optimizer",
+                samplings=(FIXED, RESHUFFLED),
+                defaults={"mechanism": "tree", "momentum": 0.0},
+                reference="Kairouz et al. 2021",
+                use_when="a published DP-FTRL result is to be compared with, at its exact cost",
+                avoid_when="always otherwise: every factorization of dp-memf but short bands is "
+                "better",
             ),
         )
     }

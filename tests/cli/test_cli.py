@@ -186,7 +186,7 @@ def test_compare_ranks_and_concludes() -> None:
     ratios = [float(found) for found in re.findall(r"(\d+\.\d\d) x", result.stdout)]
     assert ratios == sorted(ratios)
     assert ratios[0] == 1.0
-    assert len(ratios) == 7
+    assert len(ratios) == 8
 
 
 def test_compare_as_json_at_one_adjacency() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import sordino
 from sordino.planning import Plan
 
-MECHANISMS = ("independent", "blt", "banded", "toeplitz", "dense")
+MECHANISMS = ("independent", "blt", "banded", "toeplitz", "dense", "tree")
 # A draw of this size is lost in float32: "no noise" for a plan, which insists on some.
 NO_NOISE = 1e-20
 

@@ -38,8 +38,13 @@ def reference(
         estimate = total / plan.divisor
         extra = loss.regularizer_gradient(w)
         estimate = estimate if extra is None else estimate + extra
-        velocity = plan.update.momentum * velocity + estimate
-        w = w - plan.update.learning_rates(plan.population.steps)[t] * velocity
+        if plan.update.optimizer == "normalized":
+            beta = plan.update.momentum
+            velocity = beta * velocity + (1 - beta) * estimate
+            direction = velocity / jnp.linalg.norm(velocity)
+        else:
+            velocity = direction = plan.update.momentum * velocity + estimate
+        w = w - plan.update.learning_rates(plan.population.steps)[t] * direction
         if plan.update.radius is not None:
             w = w * min(1.0, plan.update.radius / float(jnp.linalg.norm(w)))
         iterates.append(w)
@@ -66,6 +71,9 @@ PROBLEMS = {
         ("dp-sgd", {"sampling": "fixed", "momentum": 0.5, "lr_schedule": "linear"}),
         ("dp-sgd", {"sampling": "fixed", "order_seed": None, "radius": 0.3}),
         ("dp-memf", {"average": 0.5}),
+        ("dp-ftrl", {}),
+        ("dp-nsgd", {"mechanism": "tree"}),
+        ("dp-nsgd", {"mechanism": "blt"}),
         *[("dp-memf", {"mechanism": name}) for name in MECHANISMS],
     ],
 )

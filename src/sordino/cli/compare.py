@@ -37,6 +37,7 @@ CANDIDATES = (
     Candidate("dp-memf", "dp-memf, dense", {"mechanism": "dense"}),
     Candidate("dp-memf", "dp-memf, Toeplitz", {"mechanism": "toeplitz"}),
     Candidate("dp-memf", "dp-memf, banded", {"mechanism": "banded"}),
+    Candidate("dp-memf", "dp-memf, tree", {"mechanism": "tree"}),
 )
 
 

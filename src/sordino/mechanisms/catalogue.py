@@ -10,10 +10,11 @@ from sordino.mechanisms.base import Mechanism
 from sordino.mechanisms.blt import BLT
 from sordino.mechanisms.dense import Dense
 from sordino.mechanisms.independent import Independent
+from sordino.mechanisms.tree import Tree
 from sordino.mechanisms.workloads import Workload
 from sordino.privacy.participation import FixedBatches, Participation, SinglePass
 
-NAMES = ("auto", "independent", "blt", "banded", "toeplitz", "dense")
+NAMES = ("auto", "independent", "blt", "banded", "toeplitz", "dense", "tree")
 # Up to here the dense optimum for several epochs is found in seconds; beyond, BLT is close to it.
 _AUTO_DENSE_STEPS = 256
 # Up to here the square root fits in memory; it is the best for one epoch's last iterates.
@@ -34,6 +35,8 @@ def fit_mechanism(
         name = _automatic(participation)
     if name == "independent":
         return Independent(participation.steps)
+    if name == "tree":
+        return Tree.matched(workload, participation.steps)
     if name == "banded":
         return Banded.optimized(workload, participation, bands)
     if name == "toeplitz":

@@ -23,6 +23,8 @@ MOMENTUM = 0.95
 # On all examples a pass is a single step.
 FULL_BATCH_STEPS = 50
 FULL_BATCH_MOMENTUM = 0.9
+# Steps of one length: how far the weights may go in a whole run (10 to 100 hardly differ).
+WAY = 30.0
 # Averaging the last quarter removes noise that differs from step to step.
 AVERAGE = 0.25
 
@@ -99,5 +101,7 @@ def choose_learning_rate(plan: Plan, loss: LinearLoss) -> float:
     The plan knows the noise in the accumulated updates at rate 1; rows have norm at most 1, so the
     noise in a prediction is at most the rate times that.
     """
+    if plan.update.optimizer == "normalized":
+        return WAY / plan.population.steps
     rule = rule_for(loss)
     return min(rule.noise / plan.predicted_error, rule.fastest)

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from sordino.errors import require_choice
@@ -49,7 +50,13 @@ class Optax(Update):
         return optax.apply_updates(params, updates), state
 
 
-OPTIMIZERS = ("sgd", "adam")
+def _unit_length(direction: Any, params: Any) -> Any:
+    """``m / |m|`` over all parameters together (0 stays 0)."""
+    norm = optax.tree.norm(direction)
+    return jax.tree.map(lambda leaf: leaf / jnp.maximum(norm, 1e-30), direction)
+
+
+OPTIMIZERS = ("sgd", "adam", "normalized")
 
 
 @cache
@@ -58,4 +65,6 @@ def named_transform(name: str, momentum: float) -> optax.GradientTransformation:
     require_choice("optimizer", name, OPTIMIZERS)
     if name == "adam":
         return optax.scale_by_adam()
+    if name == "normalized":
+        return optax.chain(optax.ema(momentum, debias=False), optax.stateless(_unit_length))
     return optax.trace(decay=momentum) if momentum else optax.identity()

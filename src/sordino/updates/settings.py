@@ -70,13 +70,15 @@ class UpdateSettings:
         """The map from released sums to iterates (constant learning rate) that noise is shaped for."""
         require_choice("workload", name, WORKLOADS)
         heavy_ball = self.optimizer == "sgd" and self.momentum > 0
+        if name == "auto" and self.optimizer == "normalized":
+            return Workload.ema(1 - self.momentum)
         if name == "momentum" or (name == "auto" and heavy_ball):
             return Workload.heavy_ball(self.momentum)
         return Workload.prefix()
 
     def describe(self) -> str:
         parts = [f"{self.optimizer}, learning rate {self.learning_rate:g} ({self.lr_schedule})"]
-        if self.optimizer == "sgd" and self.momentum:
+        if self.optimizer in ("sgd", "normalized") and self.momentum:
             parts.append(f"momentum {self.momentum:g}")
         if self.radius is not None:
             parts.append(f"projected onto the ball of radius {self.radius:g}")
