@@ -12,6 +12,7 @@ the realised sizes leaves the process.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +27,14 @@ Mask = NDArray[np.float32]
 BLOCK = 64
 
 
+@lru_cache(maxsize=4)
 def public_order(population: Population) -> NDArray[np.int64] | None:
     """The public order of the rows under fixed batches; None keeps them as given."""
     if population.order_seed is None:
         return None
-    return np.random.default_rng([population.order_seed, 0]).permutation(population.examples)
+    order = np.random.default_rng([population.order_seed, 0]).permutation(population.examples)
+    order.setflags(write=False)  # shared by all runs of this population
+    return order
 
 
 def epoch_order(population: Population, epoch: int) -> NDArray[np.int64]:
