@@ -16,26 +16,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.errors import SordinoError
-from sordino.mechanisms.base import REGISTRY, Draw, Mechanism
+from sordino.mechanisms.base import REGISTRY, Draw
 from sordino.mechanisms.factorize.banded import optimize_banded
 from sordino.mechanisms.normalize import (
-    normalized_error,
     packed,
     scale_rows,
     unpacked,
     unpacked_or_none,
     useful_column_norms,
 )
+from sordino.mechanisms.toeplitz import ToeplitzMechanism
 from sordino.mechanisms.workloads import Workload
 from sordino.privacy.participation import Participation
-from sordino.privacy.strategy import ToeplitzStrategy
 
 DEFAULT_BANDS = 64
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
-class Banded(Mechanism):
+class Banded(ToeplitzMechanism):
     """Banded Toeplitz noise; `coefficients` (bands,) are the float32 numbers used."""
 
     coefficients: NDArray[np.float32]
@@ -60,14 +59,10 @@ class Banded(Mechanism):
         norms = useful_column_norms(found.astype(np.float64), workload, participation)
         return cls(found, norms, steps)
 
-    def _coefficients(self) -> NDArray[np.float64]:
+    def strategy_coefficients(self) -> NDArray[np.float64]:
         c = np.zeros(self.steps)
         c[: len(self.coefficients)] = self.coefficients
         return c
-
-    def strategy(self) -> ToeplitzStrategy:
-        norms = None if self.column_norms is None else self.column_norms.astype(np.float64)
-        return ToeplitzStrategy(self._coefficients(), self.steps, norms)
 
     def start(self, d: int) -> NDArray[np.float32]:
         return np.zeros((len(self.coefficients) - 1, d), np.float32)
@@ -93,18 +88,11 @@ class Banded(Mechanism):
         state, x = jax.lax.scan(step, state, (z, t))
         return scale_rows(x, self.column_norms, first), state
 
-    def step_error(self) -> NDArray[np.float64]:
-        return self.workload_error(Workload.identity())
-
-    def workload_error(self, workload: Workload) -> NDArray[np.float64]:
-        return normalized_error(self._coefficients(), self.column_norms, workload, self.steps)
-
     def state_vectors(self) -> int:
         return len(self.coefficients) - 1
 
     def describe(self) -> str:
-        suffix = ", columns normalised" if self.column_norms is not None else ""
-        return f"banded Toeplitz noise with {len(self.coefficients)} bands{suffix}"
+        return f"banded Toeplitz noise with {len(self.coefficients)} bands{self.normalisation()}"
 
     def to_json(self) -> dict[str, Any]:
         return {

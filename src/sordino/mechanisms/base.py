@@ -54,9 +54,9 @@ class Mechanism(ABC):
     ) -> tuple[jax.Array, State]:
         """Rows ``first .. first+count-1`` of ``C^-1 Z``, shape (count, d), and the state after."""
 
-    @abstractmethod
     def step_error(self) -> NDArray[np.float64]:
         """Standard deviation of each row of ``C^-1 Z`` (steps,)."""
+        return self.workload_error(Workload.identity())
 
     @abstractmethod
     def workload_error(self, workload: Workload) -> NDArray[np.float64]:

@@ -19,16 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.errors import SordinoError
-from sordino.mechanisms.base import REGISTRY, Draw, Mechanism
+from sordino.mechanisms.base import REGISTRY, Draw
 from sordino.mechanisms.factorize.blt import optimize_blt
 from sordino.mechanisms.normalize import (
-    normalized_error,
     packed,
     scale_rows,
     unpacked,
     unpacked_or_none,
     useful_column_norms,
 )
+from sordino.mechanisms.toeplitz import ToeplitzMechanism
 from sordino.mechanisms.workloads import Workload
 from sordino.privacy.participation import Participation
 from sordino.privacy.strategy import ToeplitzStrategy
@@ -36,7 +36,7 @@ from sordino.privacy.strategy import ToeplitzStrategy
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
-class BLT(Mechanism):
+class BLT(ToeplitzMechanism):
     """BLT noise; `theta`, `omega` (q,) and `column_norms` (steps,) are the float32 numbers used."""
 
     theta: NDArray[np.float32]
@@ -56,12 +56,8 @@ class BLT(Mechanism):
         norms = useful_column_norms(plain.coefficients, workload, participation)
         return cls(theta, omega, norms, steps)
 
-    def _coefficients(self) -> NDArray[np.float64]:
+    def strategy_coefficients(self) -> NDArray[np.float64]:
         return ToeplitzStrategy.from_blt(self.theta, self.omega, self.steps).coefficients
-
-    def strategy(self) -> ToeplitzStrategy:
-        norms = None if self.column_norms is None else self.column_norms.astype(np.float64)
-        return ToeplitzStrategy(self._coefficients(), self.steps, norms)
 
     def start(self, d: int) -> NDArray[np.float32]:
         return np.zeros((len(self.theta), d), np.float32)
@@ -78,18 +74,11 @@ class BLT(Mechanism):
         state, x = jax.lax.scan(step, state, draw(first, count))
         return scale_rows(x, self.column_norms, first), state
 
-    def step_error(self) -> NDArray[np.float64]:
-        return self.workload_error(Workload.identity())
-
-    def workload_error(self, workload: Workload) -> NDArray[np.float64]:
-        return normalized_error(self._coefficients(), self.column_norms, workload, self.steps)
-
     def state_vectors(self) -> int:
         return len(self.theta)
 
     def describe(self) -> str:
-        suffix = ", columns normalised" if self.column_norms is not None else ""
-        return f"BLT-correlated noise with {len(self.theta)} buffers{suffix}"
+        return f"BLT-correlated noise with {len(self.theta)} buffers{self.normalisation()}"
 
     def to_json(self) -> dict[str, Any]:
         return {

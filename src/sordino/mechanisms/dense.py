@@ -98,9 +98,6 @@ class Dense(Mechanism):
         )
         return block @ z, ()
 
-    def step_error(self) -> NDArray[np.float64]:
-        return np.linalg.norm(self.noising.astype(np.float64), axis=1)
-
     def workload_error(self, workload: Workload) -> NDArray[np.float64]:
         return np.linalg.norm(workload.apply(self.noising.astype(np.float64)), axis=1)
 

@@ -34,9 +34,6 @@ class Independent(Mechanism):
     ) -> tuple[jax.Array, tuple[()]]:
         return draw(first, count), ()
 
-    def step_error(self) -> NDArray[np.float64]:
-        return np.ones(self.steps)
-
     def workload_error(self, workload: Workload) -> NDArray[np.float64]:
         return toeplitz_error(np.ones(1), workload, self.steps)
 

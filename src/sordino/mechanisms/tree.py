@@ -76,9 +76,6 @@ class Tree(Mechanism):
         state, x = jax.lax.scan(step, state, (draw(first, count), t))
         return x, state
 
-    def step_error(self) -> NDArray[np.float64]:
-        return self.workload_error(Workload.identity())
-
     def workload_error(self, workload: Workload) -> NDArray[np.float64]:
         """Exact, O(steps x levels): a draw's response depends only on its level and its age."""
         n = self.steps
