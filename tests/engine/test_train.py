@@ -95,6 +95,24 @@ def test_callbacks_see_steps_and_private_parameters_only() -> None:
     assert set(vars(seen[0])) == {"step", "steps", "params", "metrics"}
 
 
+@pytest.mark.parametrize("average", [0.0, 0.5])
+def test_snapshots_can_be_kept(average: float) -> None:
+    """What a callback keeps (the best so far, say) is still there when the run has gone on."""
+    X, y = binary()
+    seen, copies = [], []
+
+    def keep(snapshot) -> None:
+        seen.append(snapshot)
+        copies.append(np.array(snapshot.params))
+
+    plan = noisy_plan(average=average)
+    result = sordino.train(plan, Logistic(), np.zeros(5, np.float32), (X, y), callbacks=[keep])
+    for snapshot, then in zip(seen, copies, strict=True):
+        assert np.array_equal(snapshot.params, then)
+    assert np.array_equal(seen[-1].params, result.params)
+    assert not np.array_equal(seen[0].params, seen[-1].params)
+
+
 @pytest.mark.parametrize(("steps", "d"), [(640, 124), (7, 10**9), (100_000, 7850), (997, 4000)])
 def test_chunks_are_bounded(steps: int, d: int) -> None:
     length = chunk_length(steps, d)

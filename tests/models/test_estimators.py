@@ -43,6 +43,10 @@ PUBLIC: dict[str, Any] = {"feature_bounds": (-1, 1), "examples": N}
 STRONG: dict[str, Any] = {"epsilon": 20.0, "delta": 1e-5, "random_state": 0}
 
 
+# Reproducible without a seed, which would be warned about.
+KEYED: dict[str, Any] = {"random_state": None, "run_key": RunKey(bytes(32))}
+
+
 def classifier(**changes: Any) -> PrivateClassifier:
     """Everything declared, quick, reproducible."""
     return PrivateClassifier(**{**STRONG, **PUBLIC, **FAST, "classes": [0, 1], **changes})
@@ -62,9 +66,9 @@ def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
 def test_declared_fits_are_silent_and_learn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        binary = classifier().fit(X, Y)
-        many = classifier(classes=[0, 1, 2]).fit(X, THREE)
-        line = regressor().fit(X, TARGET)
+        binary = classifier(**KEYED).fit(X, Y)
+        many = classifier(**KEYED, classes=[0, 1, 2]).fit(X, THREE)
+        line = regressor(**KEYED).fit(X, TARGET)
     assert binary.score(X, Y) > 0.85
     assert many.score(X, THREE) > 0.6
     assert line.score(X, TARGET) > 0.5
@@ -88,7 +92,7 @@ def test_declared_fits_are_silent_and_learn() -> None:
 )
 def test_undeclared_facts_are_named(change: dict[str, Any], named: str) -> None:
     with pytest.warns(PrivacyWarning) as caught:
-        classifier(**change).fit(X, Y)
+        classifier(**KEYED, **change).fit(X, Y)
     (warning,) = caught
     assert named in str(warning.message)
     assert warning.filename == __file__
@@ -172,6 +176,8 @@ def test_seeds_are_reproducible_and_marked() -> None:
     np.testing.assert_array_equal(first.coef_, second.coef_)
     assert first.result_.insecure
     assert "does NOT hold" in first.result_.statement()
+    with pytest.warns(PrivacyWarning, match="no privacy against anyone who knows or guesses it"):
+        classifier().fit(X, Y)
     assert not np.array_equal(first.coef_, classifier(random_state=1).fit(X, Y).coef_)
     drawn = classifier(random_state=np.random.RandomState(0)).fit(X, Y)
     assert drawn.result_.insecure

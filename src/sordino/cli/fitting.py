@@ -13,7 +13,7 @@ from sordino.models.schema import Schema
 from sordino.planning import Plan
 from sordino.report.measure import COVERED, NO_PRIVATE_DATA, Comparison, Measured
 
-CLASSIFICATION, REGRESSION = "classification", "regression"
+CLASSIFICATION = "classification"
 ACCURACY, ERROR = "accuracy", "root mean squared error"
 
 

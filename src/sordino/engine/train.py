@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -74,7 +74,6 @@ class Result:
     history: tuple[Mapping[str, float], ...] = ()
     seconds: float = 0.0
     insecure: bool = False
-    run: str = field(default="", repr=False)
 
     def statement(self) -> str:
         """The guarantee as a sentence, with a warning where it does not hold against everyone."""
@@ -183,7 +182,8 @@ def train(
             done = first + count
             metrics: Metrics = {}
             if watched:
-                current = update.output(carry.params, carry.update_state)
+                # A copy: the next chunk takes the carry's buffers over, and watchers may keep theirs.
+                current = jax.tree.map(jnp.copy, update.output(carry.params, carry.update_state))
                 if evaluate is not None:
                     metrics = {name: float(value) for name, value in evaluate(current).items()}
                     history.append({"step": done, **metrics})

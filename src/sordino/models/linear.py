@@ -119,6 +119,13 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
                 PrivacyWarning,
                 stacklevel=3,
             )
+        if seed is not None:
+            warnings.warn(
+                "random_state makes the noise reproducible: there is no privacy against anyone who "
+                "knows or guesses it; leave it out for a model that will be released",
+                PrivacyWarning,
+                stacklevel=3,
+            )
         result = train(
             made,
             loss,

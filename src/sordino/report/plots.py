@@ -34,7 +34,7 @@ from sordino.report.measure import (
     measured_noise,
 )
 
-BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
+BLUE, VERMILION = "#0072B2", "#D55E00"
 # Text and axes; `to_svg` turns it into the colour of the surrounding text, for dark pages.
 INK = "#24292f"
 GREY = "#8c939b"

@@ -22,8 +22,6 @@ CLIP_MARGIN = 1 - 1e-6
 class Stream(ABC):
     """One kind of contribution. Implementations are hashable, so that compiled code is reused."""
 
-    gradients_per_example: int = 1
-
     def prepare(self, data: Any, valid: jax.Array) -> tuple[Any, jax.Array]:
         """Once per run, before the first step: data as `contribution` wants it, and the valid rows.
 
