@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
-from benchmarks import mnist, scale, speed
+from benchmarks import mnist, recipes, scale, speed
 
 if __name__ == "__main__":
     scale.main()
+    recipes.main()
     speed.main(*sys.argv[1:])
     if "SORDINO_DATA" in os.environ:
         mnist.main()

@@ -9,7 +9,7 @@ import sordino
 from sordino.losses import Logistic
 from sordino.mechanisms.tree import Tree
 from sordino.privacy.gdp import mu_from_epsilon_delta
-from sordino.recipes import COMMON_OPTIONS, RECIPES
+from sordino.recipes import COMMON_OPTIONS, RECIPES, SPECIAL_OPTIONS, STREAMS
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -18,7 +18,8 @@ def test_every_recipe_is_described(name: str) -> None:
     assert recipe.name == name
     for text in (recipe.title, recipe.reference, recipe.use_when, recipe.avoid_when):
         assert len(text) > 10
-    assert set(recipe.defaults) <= set(COMMON_OPTIONS)
+    assert set(recipe.defaults) <= {*COMMON_OPTIONS, *SPECIAL_OPTIONS}
+    assert recipe.stream in STREAMS
     assert recipe.options({})["mechanism"] in recipe.mechanisms
     assert recipe.options({})["sampling"] in recipe.samplings
 
@@ -30,10 +31,15 @@ def test_every_recipe_learns(name: str) -> None:
     X = rng.normal(size=(4000, 4)).astype(np.float32) / 2
     y = (X @ np.array([2.0, -1.0, 0.5, 0.0]) > 0).astype(np.float32)
     size = {} if RECIPES[name].full_batch else {"batch_size": 200}
-    plan = sordino.plan(name, examples=4000, epochs=10, epsilon=4.0, delta=1e-5, **size)
+    budget = {"epsilon": 4.0, "delta": 1e-5} if RECIPES[name].private else {}
+    plan = sordino.plan(name, examples=4000, epochs=10, **budget, **size)
     result = sordino.train(plan, Logistic(), np.zeros(4, np.float32), (X, y), insecure_seed=0)
     assert np.mean((X @ np.asarray(result.params) > 0) == (y > 0.5)) > 0.9
-    assert result.guarantee.epsilon(1e-5) <= 4.0
+    if RECIPES[name].private:
+        assert result.guarantee.epsilon(1e-5) <= 4.0
+    else:
+        assert result.guarantee.epsilon(1e-5) == np.inf
+        assert "NOT private" in str(plan)
 
 
 def test_the_papers_algorithm_at_its_exact_cost() -> None:

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 from sordino._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from sordino.comparison import compare_recipes as compare_recipes
     from sordino.engine.keys import RunKey as RunKey
+    from sordino.engine.session import Session as Session
     from sordino.engine.train import Result as Result
     from sordino.engine.train import Snapshot as Snapshot
     from sordino.engine.train import train as train
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from sordino.planning import plan as plan
     from sordino.privacy.guarantee import Guarantee as Guarantee
     from sordino.privacy.guarantee import compose as compose
+    from sordino.schedules.public import PublicData as PublicData
 
 _WHERE = {
     "Guarantee": "sordino.privacy.guarantee",
@@ -39,11 +42,14 @@ _WHERE = {
     "PrivacyWarning": "sordino.errors",
     "PrivateClassifier": "sordino.models.estimators",
     "PrivateRegressor": "sordino.models.estimators",
+    "PublicData": "sordino.schedules.public",
     "Result": "sordino.engine.train",
     "RunKey": "sordino.engine.keys",
+    "Session": "sordino.engine.session",
     "Snapshot": "sordino.engine.train",
     "SordinoError": "sordino.errors",
     "compare": "sordino.planning",
+    "compare_recipes": "sordino.comparison",
     "compose": "sordino.privacy.guarantee",
     "plan": "sordino.planning",
     "train": "sordino.engine.train",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +14,11 @@ from sordino.population import Population
 from sordino.privacy.amplification import SampledGaussian, calibrate_noise
 from sordino.privacy.gdp import mu_from_epsilon_delta
 from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.levels import levels
 from sordino.privacy.sensitivity import Sensitivity, sensitivity
+from sordino.schedules.adaptive import AdaptiveBudget
 from sordino.schedules.base import Schedule
+from sordino.streams.contributions import Contribution, Gradient, Pair
 
 # Covers the rounding of the float32 noise recursion (papers measure 1e-7 to 4e-6 of a draw).
 FLOAT32_MARGIN = 1 + 1e-6
@@ -39,7 +43,10 @@ def check_adjacency(population: Population, adjacency: str) -> None:
 def run_sensitivity(
     population: Population, mechanism: Mechanism, schedule: Schedule
 ) -> Sensitivity:
-    """Sensitivity of the whole run to one unit of contribution norm 1, noise draws of std 1."""
+    """Sensitivity of the whole run to one unit, in units of its bounds, noise draws of std 1.
+
+    The noise of a step is in proportion to the bound of its contributions, so the bounds cancel.
+    """
     relative = schedule.relative_noise(population.steps)
     clips = None if relative is None else 1.0 / np.asarray(relative, np.float64)
     return sensitivity(mechanism.strategy(), population.participation(), clips)
@@ -51,35 +58,59 @@ def guarantee_of(
     population: Population,
     mechanism: Mechanism,
     schedule: Schedule,
+    contribution: Contribution,
     adjacency: str,
     unit: str,
     delta_hint: float | None,
 ) -> Guarantee:
-    """The guarantee of a run whose fresh draws have standard deviation ``noise * clip``."""
+    """The guarantee of a run whose fresh draws have standard deviation ``noise`` times the bounds."""
     check_adjacency(population, adjacency)
+    stated: dict[str, Any] = {"adjacency": adjacency, "unit": unit}
+    if noise == 0:
+        return Guarantee.nothing(participation=_use(population), **stated)
+    if mechanism.channels != contribution.channels and not isinstance(contribution, Pair):
+        raise SordinoError(
+            f"each step releases {contribution.channels} vectors but the noise is for "
+            f"{mechanism.channels}"
+        )
+    if isinstance(contribution, Pair):
+        raise SordinoError("a pair of gradients has weights that depend on the data: not private")
+    if isinstance(schedule, AdaptiveBudget):
+        if type(contribution) is not Gradient or not population.is_full_batch:
+            raise SordinoError(
+                "an adaptive budget pays for gradients of all examples; use recipe 'dp-agd'"
+            )
+        # Whatever the noise: each query is paid from the budget before it is made.
+        return Guarantee.gaussian(
+            schedule.mu,
+            participation=f"in every query of up to {population.steps:,} iterations",
+            exact=False,
+            delta_hint=delta_hint,
+            **stated,
+        )
     effective = noise / FLOAT32_MARGIN
     if population.is_secret:
-        if not isinstance(mechanism, Independent) or schedule.relative_noise(1) is not None:
-            raise SordinoError("random batches amplify independent, uniform noise only")
-        part = _sampled(effective, population, adjacency)
+        if not isinstance(mechanism, Independent):
+            raise SordinoError(
+                "random batches amplify independent noise only; use mechanism='independent', or "
+                "sampling='fixed'"
+            )
         return Guarantee(
             gaussian_mu=0.0,
-            adjacency=adjacency,
-            unit=unit,
-            participation=_secret_use(population),
+            participation=_use(population),
             analysis="amplified",
-            sampled=(part,),
+            sampled=_sampled(effective, population, schedule, adjacency),
             delta_hint=delta_hint,
+            **stated,
         )
     found = run_sensitivity(population, mechanism, schedule)
     kappa = 2 if adjacency == "replace-one" else 1
     return Guarantee.gaussian(
         kappa * found.value / effective,
-        adjacency=adjacency,
-        unit=unit,
-        participation=population.participation().describe(),
-        exact=found.exact,
+        participation=_use(population),
+        exact=found.exact and contribution.attained,
         delta_hint=delta_hint,
+        **stated,
     )
 
 
@@ -94,8 +125,16 @@ def calibrated_noise(
 ) -> float:
     """The least `noise` whose guarantee is (epsilon, delta)."""
     check_adjacency(population, adjacency)
-    if population.is_secret:
-        least = calibrate_noise(lambda s: _sampled(s, population, adjacency), epsilon, delta)
+    if isinstance(schedule, AdaptiveBudget):
+        if schedule.mu > mu_from_epsilon_delta(epsilon, delta):
+            raise SordinoError(
+                "this adaptive budget is more than epsilon and delta allow; use recipe 'dp-agd'"
+            )
+        least = schedule.first_noise(2 if adjacency == "replace-one" else 1)
+    elif population.is_secret:
+        least = calibrate_noise(
+            lambda std: _sampled(std, population, schedule, adjacency), epsilon, delta
+        )
     else:
         kappa = 2 if adjacency == "replace-one" else 1
         found = run_sensitivity(population, mechanism, schedule)
@@ -111,22 +150,41 @@ def float32_up(value: float) -> float:
     return float(rounded)
 
 
-def _sampled(noise: float, population: Population, adjacency: str) -> SampledGaussian:
-    return SampledGaussian(
-        noise_std=noise,
-        contribution=1.0,
-        rate=population.rate,
-        steps=population.steps,
-        sampling=population.sampling,
-        adjacency=adjacency,
-    )
+def _sampled(
+    noise: float, population: Population, schedule: Schedule, adjacency: str
+) -> tuple[SampledGaussian, ...]:
+    """The run as amplified releases: one for each batch size and level of noise."""
+    relative = schedule.relative_noise(population.steps)
+    parts = []
+    first = 0
+    for size, count in population.batch_sizes():
+        here = [(1.0, count)] if relative is None else levels(relative[first : first + count])
+        parts += [
+            SampledGaussian(
+                noise_std=noise * level,
+                contribution=1.0,
+                rate=size / population.examples,
+                steps=steps,
+                sampling=population.sampling,
+                adjacency=adjacency,
+            )
+            for level, steps in here
+        ]
+        first += count
+    return tuple(parts)
 
 
-def _secret_use(population: Population) -> str:
+def _use(population: Population) -> str:
+    """How often one unit is used, in words."""
+    if not population.is_secret:
+        return population.participation().describe()
     share = f"1 in {1 / population.rate:,.4g}"
+    first = ""
+    if population.first_batch is not None:
+        first = f" (the first: {population.first_batch:,})"
     if population.sampling == "poisson":
-        return f"in each of {population.steps:,} steps with probability {share}, secretly"
+        return f"in each of {population.steps:,} steps with probability {share}{first}, secretly"
     return (
-        f"in {population.steps:,} secret random batches of {population.batch_size:,} out of "
+        f"in {population.steps:,} secret random batches of {population.batch_size:,}{first} out of "
         f"{population.examples:,}"
     )

@@ -14,9 +14,8 @@ import hashlib
 import json
 import math
 import os
-import warnings
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from numpy.typing import NDArray
 from sordino._files import write_atomically
 from sordino.accounting import calibrated_noise, float32_up, guarantee_of
 from sordino.errors import (
-    PrivacyWarning,
     SordinoError,
     require_choice,
     require_count,
@@ -35,17 +33,30 @@ from sordino.errors import (
 )
 from sordino.mechanisms.base import Mechanism, mechanism_from_json
 from sordino.mechanisms.catalogue import fit_mechanism
-from sordino.mechanisms.workloads import Workload
-from sordino.population import NATURAL_ADJACENCY, Population
+from sordino.mechanisms.dense import Dense
+from sordino.mechanisms.independent import Independent
+from sordino.mechanisms.maps import Channels
+from sordino.mechanisms.scaled import DrawScaled
+from sordino.mechanisms.split import lagged_mechanism
+from sordino.mechanisms.workloads import LinearMap, Workload, linear_map_from_json
+from sordino.population import (
+    LARGEST_EPSILON,
+    NATURAL_ADJACENCY,
+    POISSON,
+    Population,
+    warn_of_weak_budget,
+)
 from sordino.privacy.guarantee import ADJACENCIES, UNITS, Guarantee
 from sordino.recipes import Recipe, recipe_named
+from sordino.schedules.adaptive import AdaptiveBudget
 from sordino.schedules.base import Schedule, Uniform, schedule_from_json
+from sordino.schedules.catalogue import schedule_named, subsampled_schedule
+from sordino.schedules.shapes import FromInfluence, Given, Participation
+from sordino.streams.contributions import Contribution, Lagged, contribution_from_json
 from sordino.updates.settings import UpdateSettings
 
 FORMAT = "sordino-plan"
-FORMAT_VERSION = 1
-LARGEST_EPSILON = 1000.0
-WEAK_EPSILON = 20.0
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,50 +64,82 @@ class Plan:
     """A private run, decided but not yet run.
 
     Attributes:
-      noise: standard deviation of each fresh Gaussian draw in units of the clip; the noise on the
-        sum of step t is row t of ``noise * clip * C^-1 Z``.
-      workload: the linear map from the released sums to the iterates, for which the noise is
-        shaped and its error predicted.
+      contribution: what one example adds to the sum of each step, and the norm bounds ``c_t`` of it.
+      noise: standard deviation of each fresh Gaussian draw in units of the bound; the noise on the
+        sum of step t is row t of ``diag(noise * c_t * relative_t) C^-1 Z``.
+      schedule: the relative noise of each step.
+      workload: the linear map of the released sums that the noise is shaped for.
     """
 
     recipe: str
     population: Population
-    clip: float
+    contribution: Contribution
     noise: float
     mechanism: Mechanism
     schedule: Schedule
     update: UpdateSettings
-    workload: Workload
+    workload: LinearMap
     guarantee: Guarantee
     epsilon: float | None = None
     delta: float | None = None
 
     @property
-    def noise_std(self) -> float:
-        """Standard deviation of each fresh draw on the sum of clipped contributions."""
-        return float32_up(self.noise * self.clip)
+    def clip(self) -> float:
+        """Largest norm of one example's clipped gradient."""
+        return self.contribution.clip
 
     @property
     def divisor(self) -> int:
-        """The public constant by which noisy sums are divided."""
+        """The public constant by which noisy sums are divided (after a first batch of another size)."""
         return self.population.batch_size
 
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of a fresh draw on a sum of contributions of norm at most `clip`."""
+        return float32_up(self.noise * self.clip)
+
+    def noise_stds(self) -> NDArray[np.float32]:
+        """Standard deviation of the fresh draws of each step and channel (steps, channels)."""
+        exact = self.noise * self._relative_bounds() * self.clip
+        rounded = exact.astype(np.float32)
+        up = np.nextafter(rounded, np.float32(math.inf))
+        return np.where(rounded.astype(np.float64) < exact, up, rounded)
+
+    def _relative_bounds(self) -> NDArray[np.float64]:
+        """Noise of each step and channel relative to ``noise * clip`` (steps, channels)."""
+        steps = self.population.steps
+        bounds = self.contribution.bounds(steps).T / self.clip
+        relative = self.schedule.relative_noise(steps)
+        return bounds if relative is None else bounds * relative[:, None]
+
     def noise_per_step(self) -> NDArray[np.float64]:
-        """Standard deviation, per coordinate, of the noise in each mean gradient (steps,)."""
-        relative = self.schedule.relative_noise(self.population.steps)
-        scale = self.noise * self.clip / self.divisor
-        errors = self.mechanism.step_error() * scale
-        return errors if relative is None else errors * relative
+        """Standard deviation, per coordinate, of the noise in each mean contribution (steps,).
+
+        Where a step releases several vectors: of the first one.
+        """
+        return self._error(Workload.identity())
 
     def error_per_step(self) -> NDArray[np.float64]:
-        """Predicted noise in the optimizer's accumulated estimate, per coordinate (steps,).
+        """Predicted noise in the iterates at learning rate 1, per coordinate (steps,).
 
-        The accumulated estimate is what the iterates follow (up to the learning rate); noise that
-        later noise cancels counts once, not every time.
+        The iterates add up what the optimizer makes of the noisy sums: noise that later noise
+        cancels counts once, noise that a recursion carries along counts every time.
         """
-        return self.mechanism.workload_error(self.workload) * (
-            self.noise * self.clip / self.divisor
-        )
+        return self._error(self.judged)
+
+    @cached_property
+    def judged(self) -> LinearMap:
+        """The linear map from the released sums to the iterates at learning rate 1."""
+        return self.update.judged(self.contribution)
+
+    def _error(self, judged: LinearMap) -> NDArray[np.float64]:
+        scale = self.noise * self.clip / self.divisor
+        weights = self._relative_bounds()
+        if np.all(weights == weights.flat[0]):
+            return self.mechanism.workload_error(judged) * scale * weights.flat[0]
+        if weights.shape[1] == 1:
+            weights = weights[:, 0]
+        return self.mechanism.workload_error(judged, weights) * scale
 
     @cached_property
     def predicted_error(self) -> float:
@@ -105,13 +148,20 @@ class Plan:
 
     @cached_property
     def relative_error(self) -> float:
-        """`predicted_error` relative to the way that a gradient of norm `clip` would go in the run.
+        """`predicted_error` relative to the way that a constant gradient of norm `clip` would go.
 
-        Comparable between plans with other batch sizes, steps or momentum: the quantity that
-        `compare` ranks by.
+        Comparable between recipes with other streams, batch sizes, steps or momentum: the quantity
+        that `compare` ranks by.
         """
-        way = float(self.workload.coefficients(self.population.steps).sum()) * self.clip
+        signal = self.contribution.signal(self.population.steps)
+        judged = self.judged.maps[0] if isinstance(self.judged, Channels) else self.judged
+        way = float(judged.apply(signal[:, None])[-1, 0]) * self.clip
         return self.predicted_error / way
+
+    @property
+    def gradient_evaluations(self) -> int:
+        """Expected number of per-example gradients in the whole run."""
+        return self.population.gradient_evaluations * self.contribution.gradients
 
     def with_update(self, **changes: Any) -> Plan:
         """The same noise and guarantee with other update settings (learning rate, averaging, ...).
@@ -122,7 +172,7 @@ class Plan:
 
     def state_bytes(self, parameters: int) -> int:
         """Memory of the noise state for a model of this many parameters."""
-        return 4 * parameters * (self.mechanism.state_vectors() + 1)
+        return 4 * parameters * self.contribution.channels * (self.mechanism.state_vectors() + 1)
 
     def to_json(self) -> dict[str, Any]:
         """Plain, versioned data; floats and arrays read back bit for bit."""
@@ -131,7 +181,7 @@ class Plan:
             "version": FORMAT_VERSION,
             "recipe": self.recipe,
             "population": self.population.to_json(),
-            "clip": self.clip,
+            "contribution": self.contribution.to_json(),
             "noise": self.noise,
             "mechanism": self.mechanism.to_json(),
             "schedule": self.schedule.to_json(),
@@ -153,15 +203,16 @@ class Plan:
                 "is known here"
             )
         try:
+            spec = recipe_named(data["recipe"])
             plan = cls(
-                recipe=recipe_named(data["recipe"]).name,
+                recipe=spec.name,
                 population=Population(**data["population"]),
-                clip=require_positive("clip", data["clip"]),
-                noise=require_positive("noise", data["noise"]),
+                contribution=contribution_from_json(data["contribution"]),
+                noise=require_positive("noise", data["noise"]) if spec.private else 0.0,
                 mechanism=mechanism_from_json(data["mechanism"]),
                 schedule=schedule_from_json(data["schedule"]),
                 update=UpdateSettings(**data["update"]),
-                workload=Workload.from_json(data["workload"]),
+                workload=linear_map_from_json(data["workload"]),
                 guarantee=Guarantee.from_json(data["guarantee"]),
                 epsilon=data["epsilon"],
                 delta=data["delta"],
@@ -185,6 +236,7 @@ class Plan:
             population=self.population,
             mechanism=self.mechanism,
             schedule=self.schedule,
+            contribution=self.contribution,
             adjacency=stated.adjacency,
             unit=stated.unit,
             delta_hint=stated.delta_hint,
@@ -232,7 +284,7 @@ class Plan:
         flat = math.isclose(noise.min(), noise.max(), rel_tol=1e-3)
         spread = f"{noise[0]:.4g}" if flat else f"{noise.min():.4g} to {noise.max():.4g}"
         recipe = recipe_named(self.recipe)
-        return [
+        pairs = [
             ("recipe", f"{self.recipe}: {recipe.title}"),
             ("guarantee", self.guarantee.sentence()),
             (
@@ -241,27 +293,28 @@ class Plan:
                 f"{people.steps:,} steps ({people.epochs:.4g} epochs)",
             ),
             ("batches", people.describe()),
-            ("clip", f"each contribution has norm at most {self.clip:g}"),
+            ("contribution", self.contribution.describe()),
             (
                 "noise",
-                f"{self.mechanism.describe()}; fresh draws of {self.noise:.5g} x clip on each sum "
+                f"{self.mechanism.describe()}; fresh draws of {self.noise:.5g} x bound on each sum "
                 f"({self.schedule.describe()})",
             ),
-            ("noise per step", f"{spread} per coordinate of the mean gradient"),
+            ("noise per step", f"{spread} per coordinate of the mean contribution"),
             (
                 "predicted error",
-                f"{self.predicted_error:.4g} rms per coordinate of the accumulated estimate "
-                f"({self.workload.name} workload), {self.relative_error:.3g} of the way of a gradient "
-                "of norm clip",
+                f"{self.predicted_error:.4g} rms per coordinate of the iterates at learning rate 1, "
+                f"{self.relative_error:.3g} of the way of a gradient of norm clip",
             ),
-            ("update", self.update.describe()),
-            ("gradient evaluations", f"{people.gradient_evaluations:,}"),
+            ("update", recipe.update if recipe.schedule == "adaptive" else self.update.describe()),
+            ("gradient evaluations", f"{self.gradient_evaluations:,}"),
             (
                 "noise memory",
                 f"{self.mechanism.state_vectors() + 1:,} vectors of the model's size",
             ),
             ("plan", self.hash[:16]),
         ]
+        silent = () if recipe.private else ("noise", "noise per step", "predicted error")
+        return [pair for pair in pairs if pair[0] not in silent]
 
     def __str__(self) -> str:
         pairs = self.lines()
@@ -310,51 +363,42 @@ def plan(
     """
     spec = recipe_named(recipe)
     chosen = spec.options(options)
-    epsilon, delta, noise = _checked_budget(epsilon, delta, noise)
+    if spec.private:
+        epsilon, delta, noise = _checked_budget(epsilon, delta, noise)
+    elif (epsilon, delta, noise) != (None, None, None):
+        raise SordinoError(f"{spec.name} is not private: it takes no epsilon, delta or noise")
     require_choice("unit", unit, UNITS)
     people = _population(spec, chosen, examples, batch_size, epochs, steps)
     adjacency = adjacency if adjacency is not None else NATURAL_ADJACENCY[people.sampling]
     require_choice("adjacency", adjacency, ADJACENCIES)
     require_choice(f"mechanism of {spec.name}", chosen["mechanism"], spec.mechanisms)
-    clip = require_positive("clip", chosen["clip"])
+    contribution = spec.contribution(chosen, people.steps_per_epoch)
     update = UpdateSettings(
-        optimizer=chosen["optimizer"],
-        learning_rate=chosen["learning_rate"],
-        momentum=chosen["momentum"],
-        lr_schedule=chosen["lr_schedule"],
-        average=chosen["average"],
-        radius=chosen["radius"],
+        learning_rate=spec.learning_rate(chosen["learning_rate"], people.steps),
+        **{name: chosen[name] for name in _UPDATE_OPTIONS if name in chosen},
     )
-    if delta is not None and delta > 1 / people.examples:
-        warnings.warn(
-            f"delta {delta:g} is larger than 1/{people.examples:,}: publishing one random example "
-            "in full would satisfy it; use a smaller delta",
-            PrivacyWarning,
-            stacklevel=2,
-        )
-    if epsilon is not None and epsilon > WEAK_EPSILON:
-        warnings.warn(
-            f"epsilon {epsilon:g} promises very little; values up to about 10 are common",
-            PrivacyWarning,
-            stacklevel=2,
-        )
-    workload = update.workload(chosen["workload"])
-    mechanism = fit_mechanism(
-        chosen["mechanism"], workload, people.participation(), chosen["bands"]
-    )
-    schedule = Uniform()
+    warn_of_weak_budget(epsilon, delta, people.examples)
+    workload = update.workload(contribution, chosen["workload"])
+    mechanism = _mechanism(chosen, contribution, update, workload, people)
+    if spec.schedule == AdaptiveBudget.kind:
+        schedule: Schedule = AdaptiveBudget.planned(chosen, people.steps, epsilon, delta)
+    else:
+        schedule = _schedule(chosen["schedule"], people, epsilon, delta, adjacency)
+    mechanism, schedule = _joined(mechanism, schedule, chosen, workload, people)
     setting: dict[str, Any] = {
         "population": people,
         "mechanism": mechanism,
         "schedule": schedule,
     }
-    if noise is None:
+    if not spec.private:
+        noise = 0.0
+    elif noise is None:
         assert epsilon is not None
         assert delta is not None
         noise = calibrated_noise(epsilon=epsilon, delta=delta, adjacency=adjacency, **setting)
+    setting["contribution"] = contribution
     return Plan(
         recipe=spec.name,
-        clip=clip,
         noise=noise,
         update=update,
         workload=workload,
@@ -364,6 +408,98 @@ def plan(
         epsilon=epsilon,
         delta=delta,
         **setting,
+    )
+
+
+_UPDATE_OPTIONS = (
+    "optimizer",
+    "momentum",
+    "lr_schedule",
+    "average",
+    "radius",
+    "output",
+    "step_length",
+    "kappa",
+)
+
+
+def _mechanism(
+    chosen: dict[str, Any],
+    contribution: Contribution,
+    update: UpdateSettings,
+    workload: LinearMap,
+    people: Population,
+) -> Mechanism:
+    name, rule = chosen["mechanism"], people.participation()
+    if people.is_secret and name == "auto":
+        name = "independent"
+    if not isinstance(contribution, Lagged):
+        return fit_mechanism(name, workload, rule, chosen["bands"])
+    bounds = contribution.bounds(max(people.steps, contribution.lag + 1))
+    return lagged_mechanism(
+        steps=people.steps,
+        lag=contribution.lag,
+        beta=update.momentum,
+        clips=(bounds[0, 0], *bounds[:, -1]),
+        participation=rule,
+        fit=partial(fit_mechanism, name),
+        judged=workload,
+    )
+
+
+def _joined(
+    mechanism: Mechanism,
+    schedule: Schedule,
+    chosen: dict[str, Any],
+    workload: LinearMap,
+    people: Population,
+) -> tuple[Mechanism, Schedule]:
+    """A schedule for correlated noise becomes part of the mechanism."""
+    relative = schedule.relative_noise(people.steps)
+    if relative is None or isinstance(mechanism, Independent):
+        return mechanism, schedule
+    if isinstance(schedule, Participation):
+        # Noise that later steps take back is scheduled draw by draw (papers/02 1.3), not by step.
+        return DrawScaled(mechanism, np.asarray(relative, np.float32)), Uniform()
+    if isinstance(schedule, FromInfluence) and chosen["mechanism"] in ("auto", "dense"):
+        # What counts more is an output of the workload (papers/04 2.3), not a step's own noise.
+        log_q = schedule.log_influence(people.steps)
+        weights = np.exp(log_q - log_q.max())
+        return Dense.weighted(workload, weights, people.participation()), Uniform()
+    raise SordinoError(
+        "a noise schedule goes with independent noise, or as influence with mechanism 'dense'; "
+        "scaling the steps of correlated noise would undo its cancellation"
+    )
+
+
+def _schedule(
+    given: str | Schedule,
+    people: Population,
+    epsilon: float | None,
+    delta: float | None,
+    adjacency: str,
+) -> Schedule:
+    """The schedule, fitted to the amplified cost of a step where batches are secret."""
+    # All the data is one participant, present in every step.
+    own = {"steps_per_epoch": 1} if given == Participation.kind else {}
+    schedule = schedule_named(given, people.steps, **own)
+    relative = schedule.relative_noise(people.steps)
+    if relative is None or not people.is_secret or isinstance(schedule, Given):
+        return schedule
+    if people.sampling != POISSON:
+        raise SordinoError(
+            f"a noise schedule is accounted for poisson or public batches, not {people.sampling}"
+        )
+    if epsilon is None or delta is None:
+        return Given(tuple(relative.tolist()), schedule.describe())
+    # sigma ~ q^(-1/4) where steps cost 1/sigma^2; amplified steps cost otherwise.
+    return subsampled_schedule(
+        -4 * np.log(relative),
+        rate=people.rate,
+        steps=people.steps,
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=adjacency,
     )
 
 
@@ -426,4 +562,5 @@ def _population(
         steps=require_count("steps", steps),
         sampling=sampling,
         order_seed=chosen["order_seed"],
+        first_batch=chosen.get("first_batch"),
     )

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import warnings
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sordino.errors import SordinoError, require_choice, require_count
+from sordino.errors import (
+    PrivacyWarning,
+    SordinoError,
+    require_choice,
+    require_count,
+    require_fraction,
+    require_positive,
+)
 from sordino.privacy.amplification import POISSON as POISSON
 from sordino.privacy.amplification import WITHOUT_REPLACEMENT as WITHOUT_REPLACEMENT
 from sordino.privacy.participation import FixedBatches, FreshPermutations, Participation
@@ -27,12 +35,41 @@ NATURAL_ADJACENCY = {
 }
 
 
+LARGEST_EPSILON = 1000.0
+WEAK_EPSILON = 20.0
+
+
+def checked_budget(epsilon: float, delta: float) -> tuple[float, float]:
+    """epsilon and delta as numbers that can be a budget."""
+    epsilon = require_positive("epsilon", epsilon, maximum=LARGEST_EPSILON)
+    return epsilon, require_fraction("delta", delta)
+
+
+def warn_of_weak_budget(epsilon: float | None, delta: float | None, examples: int) -> None:
+    """Warn where a budget promises next to nothing."""
+    if delta is not None and delta > 1 / examples:
+        warnings.warn(
+            f"delta {delta:g} is larger than 1/{examples:,}: publishing one random example "
+            "in full would satisfy it; use a smaller delta",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+    if epsilon is not None and epsilon > WEAK_EPSILON:
+        warnings.warn(
+            f"epsilon {epsilon:g} promises very little; values up to about 10 are common",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+
+
 @dataclass(frozen=True)
 class Population:
     """`examples` units in batches of `batch_size` for `steps` steps.
 
     All of it is public. `order_seed` draws the public order of the batches (fixed and reshuffled);
-    None keeps the rows as they are given. Secret batches come from the run key instead.
+    None keeps the rows as they are given. Secret batches come from the run key instead;
+    `first_batch` is the size of the first one where it differs (recursive momentum starts with a
+    better estimate).
     """
 
     examples: int
@@ -40,6 +77,7 @@ class Population:
     steps: int
     sampling: str = FIXED
     order_seed: int | None = 0
+    first_batch: int | None = None
 
     def __post_init__(self) -> None:
         require_count("examples", self.examples)
@@ -53,6 +91,16 @@ class Population:
             )
         if self.order_seed is not None:
             require_count("order_seed", self.order_seed, minimum=0)
+        if self.first_batch is not None:
+            require_count("first_batch", self.first_batch)
+            if not self.is_secret:
+                raise SordinoError(
+                    "a first batch of another size needs poisson or without-replacement batches"
+                )
+            if self.first_batch > self.examples:
+                raise SordinoError(
+                    f"first_batch {self.first_batch:,} is larger than the {self.examples:,} examples"
+                )
 
     @property
     def is_secret(self) -> bool:
@@ -82,7 +130,18 @@ class Population:
         if self.sampling in (FIXED, RESHUFFLED):
             whole, rest = divmod(self.steps, self.steps_per_epoch)
             return whole * self.examples + min(rest * self.batch_size, self.examples)
-        return self.steps * self.batch_size
+        return sum(size * count for size, count in self.batch_sizes())
+
+    def batch_sizes(self) -> tuple[tuple[int, int], ...]:
+        """Planned batch sizes with the number of steps that have them, in order."""
+        if self.first_batch is None:
+            return ((self.batch_size, self.steps),)
+        rest = ((self.batch_size, self.steps - 1),) if self.steps > 1 else ()
+        return ((self.first_batch, 1), *rest)
+
+    def without_first_batch(self, first_batch: int) -> Population:
+        """The population of the first step alone, as if all steps were like it."""
+        return replace(self, batch_size=first_batch, first_batch=None)
 
     def participation(self) -> Participation:
         """The rule for the non-amplified analysis; secret batches may include anyone, every step."""

@@ -186,20 +186,28 @@ def test_compare_ranks_and_concludes() -> None:
     ratios = [float(found) for found in re.findall(r"(\d+\.\d\d) x", result.stdout)]
     assert ratios == sorted(ratios)
     assert ratios[0] == 1.0
-    assert len(ratios) == 8
+    assert len(ratios) > 20
+    assert "slow noise counts" in text
+
+
+def test_compare_some() -> None:
+    result = run("plan", "dp-srm", "dp-memf", *COMPARE[1:])
+    assert result.exit_code == 0, result.output
+    assert "dp-srm, fixed batches" in result.stdout
+    assert "dp-gd" not in result.stdout
 
 
 def test_compare_as_json_at_one_adjacency() -> None:
     found = json.loads(run(*COMPARE, "--adjacency", "replace-one", "--json").stdout)
-    assert {row["adjacency"] for row in found["ranked"]} == {"replace-one"}
-    assert "dp-sgd, batches without replacement" in {row["name"] for row in found["ranked"]}
+    assert found["adjacency"] == "replace-one"
+    assert "dp-sgd, batches without replacement" in {row["label"] for row in found["ranked"]}
     work = [row["gradient_evaluations"] for row in found["ranked"]]
-    assert max(work) == min(work)
-    secret = [row["secret_batches"] for row in found["ranked"]]
-    assert sum(secret) == 2
+    assert max(work) <= 1.1 * min(work)
+    secret = {row["recipe"] for row in found["ranked"] if row["secret_batches"]}
+    assert secret == {"dp-sgd", "dp-psgd", "dp-srm", "rrpsgd"}
 
 
-def test_compare_saves_the_winner_or_the_named_recipe(tmp_path: Path) -> None:
+def test_compare_saves_the_winner(tmp_path: Path) -> None:
     saved = tmp_path / "plan.json"
     steps = [*COMPARE[:5], "50", "--steps", "10", *BUDGET]
     best = json.loads(run(*steps, "--json", "--out", saved).stdout)["ranked"][0]
@@ -244,7 +252,12 @@ def test_bad_delta(amount: str) -> None:
         ([*COMPARE, "--examples", "0"], ["examples must be"]),
         ([*COMPARE, "--batch-size", "-3"], ["batch_size must be"]),
         ([*COMPARE, "--batch-size", "3000"], ["larger than the 1,000 examples"]),
-        ([*COMPARE, "--sampling", "fixed"], ["leave --sampling out"]),
+        ([*COMPARE, "--sampling", "fixed"], ["tries every sampling"]),
+        (["plan", "sgd", *COMPARE[1:]], ["sgd is not private"]),
+        (["plan", "dp-gd", *PLAN[1:], *BUDGET], ["one plan is of one recipe"]),
+        ([*PLAN, *BUDGET, "--gamma", "0.5"], ["dp-memf has no option 'gamma'"]),
+        ([*PLAN, *BUDGET, "--schedule", "expo"], ["did you mean 'exponential'?"]),
+        (["plan", "sgd", *PLAN[2:], *BUDGET], ["sgd is not private: it takes no epsilon"]),
         ([*COMPARE[:-4], "--noise", "1"], ["give epsilon and delta, not noise"]),
     ],
 )
@@ -258,10 +271,12 @@ def test_large_delta_is_warned_about_once() -> None:
     assert result.stderr.count("warning: delta 0.01 is larger than 1/1,000") == 1
 
 
-def test_compare_without_batches_has_one_row() -> None:
+def test_compare_without_batches_has_full_steps_only() -> None:
     result = run("plan", "--compare", "--examples", 100, "--epochs", 2, "--epsilon", 1, *BUDGET[2:])
     assert result.exit_code == 0, result.output
-    assert "The least noise: dp-gd." in result.stdout
+    assert "The least noise: dp-" in result.stdout
+    ranked = [line for line in result.stdout.splitlines() if " x " in line]
+    assert len(ranked) == 3
     assert "needs a batch_size" in " ".join(result.stdout.split())
 
 

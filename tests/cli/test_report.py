@@ -215,6 +215,7 @@ def test_independent_counterpart_has_the_same_guarantee(small: Plan) -> None:
         population=other.population,
         mechanism=other.mechanism,
         schedule=other.schedule,
+        contribution=other.contribution,
         adjacency="zero-out",
         unit="example",
         delta_hint=None,

@@ -1,4 +1,5 @@
-"""The command line: ``sordino plan``, ``recipes``, ``train``, ``predict``, ``demo``.
+"""The command line: ``sordino plan``, ``recipes``, ``train``, ``predict``, ``demo``,
+``calibration``.
 
 Heavy imports happen inside the commands, so that ``sordino --help`` answers at once. Bad input ends
 in one line on standard error and exit code 2; Ctrl-C in exit code 130.
@@ -12,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from sordino._version import __version__
+from sordino.cli.calibration import calibration
 from sordino.cli.console import err, say_error, spoken_warnings
 from sordino.cli.demo import demo
 from sordino.cli.plan import plan
@@ -54,7 +56,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, recipes, train, predict, demo):
+for command in (plan, recipes, train, predict, demo, calibration):
     app.command()(command)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sordino._files import write_atomically
-from sordino.cli.console import out, show_plan
+from sordino.cli.console import err, out, show_plan
 from sordino.errors import SordinoError, require_count
 
 if TYPE_CHECKING:
@@ -24,7 +24,10 @@ _OUTPUT = "Output"
 
 def plan(
     recipe: Annotated[
-        str | None, typer.Argument(help="A name from `sordino recipes`; optional with --compare.")
+        list[str] | None,
+        typer.Argument(
+            help="A name from `sordino recipes`; with --compare any number of them (none: all)."
+        ),
     ] = None,
     *,
     examples: Annotated[
@@ -66,7 +69,7 @@ def plan(
     mechanism: Annotated[
         str | None,
         typer.Option(
-            help="auto, independent, blt, dense, toeplitz or banded.", rich_help_panel=_OPTIONS
+            help="auto, independent, blt, dense, tree, leaky, ...", rich_help_panel=_OPTIONS
         ),
     ] = None,
     bands: Annotated[
@@ -100,7 +103,45 @@ def plan(
         typer.Option(help="Keep the parameters in this ball.", rich_help_panel=_OPTIONS),
     ] = None,
     optimizer: Annotated[
-        str | None, typer.Option(help="sgd or an optax optimizer.", rich_help_panel=_OPTIONS)
+        str | None,
+        typer.Option(help="sgd, adam, normalized, ...", rich_help_panel=_OPTIONS),
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="How noise is spread over the steps.", rich_help_panel=_OPTIONS),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(help="last or random iterate.", rich_help_panel=_OPTIONS)
+    ] = None,
+    difference_clip: Annotated[
+        float | None,
+        typer.Option(help="Largest norm of a gradient's change.", rich_help_panel=_OPTIONS),
+    ] = None,
+    residual_clip: Annotated[
+        float | None,
+        typer.Option(help="The same since the epoch began (anchored).", rich_help_panel=_OPTIONS),
+    ] = None,
+    gamma: Annotated[
+        float | None,
+        typer.Option(help="Share of the plain gradient.", rich_help_panel=_OPTIONS),
+    ] = None,
+    decay: Annotated[
+        float | None,
+        typer.Option(help="Share of the last estimate that is kept.", rich_help_panel=_OPTIONS),
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option(help="anchor-free or anchored.", rich_help_panel=_OPTIONS)
+    ] = None,
+    first_batch: Annotated[
+        int | None, typer.Option(help="Size of the first batch.", rich_help_panel=_OPTIONS)
+    ] = None,
+    step_length: Annotated[
+        float | None,
+        typer.Option(help="How far an adaptive step may go.", rich_help_panel=_OPTIONS),
+    ] = None,
+    kappa: Annotated[
+        float | None,
+        typer.Option(help="Second step of the coupling, 0.5 or 1.", rich_help_panel=_OPTIONS),
     ] = None,
     compare: Annotated[
         bool,
@@ -123,8 +164,11 @@ def plan(
     ] = None,
 ) -> None:
     """Decide a private run and print it as a page; no data is read and no budget is spent."""
-    if recipe is None and not compare:
+    names = recipe or []
+    if not names and not compare:
         raise SordinoError("name a recipe (see `sordino recipes`), or add --compare to rank all")
+    if len(names) > 1 and not compare:
+        raise SordinoError("one plan is of one recipe; add --compare to rank several")
     if parameters is not None:
         require_count("parameters", parameters)
     given = {
@@ -139,6 +183,16 @@ def plan(
         "average": average,
         "radius": radius,
         "optimizer": optimizer,
+        "schedule": schedule,
+        "output": output,
+        "difference_clip": difference_clip,
+        "residual_clip": residual_clip,
+        "gamma": gamma,
+        "decay": decay,
+        "form": form,
+        "first_batch": first_batch,
+        "step_length": step_length,
+        "kappa": kappa,
     }
     request: dict[str, Any] = {
         "examples": examples,
@@ -152,28 +206,47 @@ def plan(
         "unit": unit,
         **{name: value for name, value in given.items() if value is not None},
     }
+    _check_outputs(out_file, plot)
+    if compare:
+        made = _compared(names, request, as_json, wanted=out_file is not None or plot is not None)
+        _save(made, out_file, plot)
+        return
     from sordino.planning import plan as make_plan
 
-    _check_outputs(out_file, plot)
-    made = None if recipe is None else make_plan(recipe, **request)
-    if compare:
-        from sordino.cli.compare import comparison, show_comparison
-
-        found = comparison(request)
-        if as_json:
-            out().print(json.dumps(found.to_json(), indent=1), soft_wrap=True, markup=False)
-        else:
-            show_comparison(found)
-        made = made or found.best
-        if recipe is not None and not as_json:
-            show_plan(made, parameters)
-    elif made is not None:
-        if as_json:
-            out().print(json.dumps(made.to_json(), indent=1), soft_wrap=True, markup=False)
-        else:
-            show_plan(made, parameters)
-    assert made is not None
+    made = make_plan(names[0], **request)
+    if as_json:
+        out().print(json.dumps(made.to_json(), indent=1), soft_wrap=True, markup=False)
+    else:
+        show_plan(made, parameters)
     _save(made, out_file, plot)
+
+
+def _compared(
+    names: list[str], request: dict[str, Any], as_json: bool, *, wanted: bool
+) -> Plan | None:
+    """Show the ranking; the best plan if it is `wanted` for a file."""
+    from sordino.cli.compare import show_comparison
+    from sordino.comparison import arguments_for, compare_recipes
+
+    if request.pop("noise") is not None:
+        raise SordinoError(
+            "a comparison needs one budget for all: give epsilon and delta, not noise"
+        )
+    with err().status("planning") as status:
+        found = compare_recipes(
+            names or None, watch=lambda label: status.update(f"planning {label}"), **request
+        )
+    if as_json:
+        out().print(json.dumps(found.to_json(), indent=1), soft_wrap=True, markup=False)
+    else:
+        show_comparison(found)
+    if not wanted:
+        return None
+    from sordino.planning import plan as make_plan
+
+    asked = {**request, "adjacency": found.adjacency}
+    arguments = arguments_for(found.best.recipe, found.best.options, asked)
+    return make_plan(found.best.recipe, **arguments)
 
 
 def _check_outputs(out_file: Path | None, plot: Path | None) -> None:
@@ -184,7 +257,9 @@ def _check_outputs(out_file: Path | None, plot: Path | None) -> None:
             raise SordinoError(f"there is no folder {str(path.parent)!r} to write into")
 
 
-def _save(made: Plan, out_file: Path | None, plot: Path | None) -> None:
+def _save(made: Plan | None, out_file: Path | None, plot: Path | None) -> None:
+    if made is None:
+        return
     if out_file is not None:
         made.save(out_file)
     if plot is not None:

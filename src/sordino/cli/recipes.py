@@ -12,6 +12,7 @@ def recipes() -> None:
     from rich.text import Text
 
     from sordino.recipes import RECIPES
+    from sordino.references import REFERENCES
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=False)
     table.add_column("recipe", style="bold cyan", no_wrap=True)
@@ -25,9 +26,15 @@ def recipes() -> None:
             ("schedule", recipe.schedule),
             ("update", recipe.update),
             ("batches", "all examples" if recipe.full_batch else ", ".join(recipe.samplings)),
+            ("defaults", ", ".join(f"{k} {_short(v)}" for k, v in recipe.defaults.items())),
+            ("theory's settings from", _facts(recipe.name)),
             ("use when", recipe.use_when),
             ("avoid when", recipe.avoid_when),
             ("from", recipe.reference),
+            (
+                "printed calibration",
+                ", ".join(n for n, r in REFERENCES.items() if recipe.name in r.recipes),
+            ),
         )
         for name, value in parts:
             if value:
@@ -40,3 +47,21 @@ def recipes() -> None:
         "See what one would do with: sordino plan RECIPE --examples 60000 --batch-size 500 "
         "--epochs 4 --epsilon 1 --delta 1e-6"
     )
+
+
+def _facts(name: str) -> str:
+    """What `theory_defaults` needs to know, where a theorem gives settings at all."""
+    from sordino.errors import SordinoError
+    from sordino.references import needed_facts
+
+    try:
+        return ", ".join(needed_facts(name))
+    except SordinoError:
+        return ""
+
+
+def _short(value: object) -> str:
+    """A default as it is typed; "none" for the clip of algorithms without privacy."""
+    if isinstance(value, float):
+        return f"{value:g}" if value < 1e20 else "none"
+    return str(value)

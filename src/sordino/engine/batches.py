@@ -57,13 +57,21 @@ def batch_indices(
     """Rows of steps ``first .. first+count-1``: indices and mask, both (count, width)."""
     if population.sampling == RESHUFFLED:
         return _reshuffled(population, first, count)
-    blocks = range(first // BLOCK, (first + count - 1) // BLOCK + 1)
     draw = _poisson_block if population.sampling == POISSON else _fixed_size_block
+    if population.first_batch is not None and first == 0:
+        # A batch of its own size and width: the loop makes a chunk of it.
+        alone = population.without_first_batch(population.first_batch)
+        return _padded(draw(alone, key.generator("batches/first"))[:count])
+    blocks = range(first // BLOCK, (first + count - 1) // BLOCK + 1)
     parts = [draw(population, key.generator(f"batches/{block}")) for block in blocks]
     width = max(part.shape[1] for part in parts)
     padded = [np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=-1) for p in parts]
     start = first - blocks[0] * BLOCK
-    rows = np.concatenate(padded)[start : start + count]
+    return _padded(np.concatenate(padded)[start : start + count])
+
+
+def _padded(rows: NDArray[np.int64]) -> tuple[Indices, Mask]:
+    """Rows with -1 for padding, as indices and mask."""
     return np.maximum(rows, 0).astype(np.int32), (rows >= 0).astype(np.float32)
 
 
@@ -107,7 +115,7 @@ def _reshuffled(population: Population, first: int, count: int) -> tuple[Indices
             orders = {epoch: epoch_order(population, epoch)}
         members = orders[epoch][slot * b : min((slot + 1) * b, n)]
         rows[i, : len(members)] = members
-    return np.maximum(rows, 0).astype(np.int32), (rows >= 0).astype(np.float32)
+    return _padded(rows)
 
 
 def is_sliced(population: Population) -> bool:

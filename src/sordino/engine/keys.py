@@ -18,6 +18,8 @@ import numpy as np
 from sordino.errors import SordinoError
 
 KEY_BYTES = 32
+# Keys that runs of this process have used, by identity, and what those runs were.
+_CLAIMED: dict[str, str | None] = {}
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,6 +43,28 @@ class RunKey:
         """A reproducible key, for tests and demonstrations: not private against who knows the seed."""
         text = f"sordino insecure seed {int(seed)}"
         return cls(hashlib.sha256(text.encode()).digest(), insecure=True)
+
+    @property
+    def identity(self) -> str:
+        """A public name of the key: tells keys apart and reveals nothing of them."""
+        return self.derive("identity").hex()[:32]
+
+    def claim(self, run: str | None = None) -> None:
+        """Mark the key as used by a run of this process; another run must have its own.
+
+        Two runs with one key add the same noise to different sums: their difference is free of it.
+        `run` describes the run completely, if that can be done: the very same run again is the same
+        release. A key made from a seed is for tests and may be repeated.
+        """
+        if self.insecure:
+            return
+        if self.identity not in _CLAIMED:
+            _CLAIMED[self.identity] = run
+        elif run is None or run != _CLAIMED[self.identity]:
+            raise SordinoError(
+                "this run key was already used by another run, and shared noise can be subtracted; "
+                "leave run_key out, or make a new one with RunKey.fresh()"
+            )
 
     def derive(self, use: str) -> bytes:
         """32 bytes for one named use."""

@@ -1,14 +1,16 @@
-"""The one training loop: records -> clipped sum -> noise -> estimate -> update, compiled in chunks.
+"""The one training loop: records -> clipped sum -> noise -> estimate -> update, compiled.
 
-`run_chunk` runs `count` steps in one `lax.scan`. Its noise comes as a block of rows, a pure function
-of (key, noise state, first step). The host only ever sees what is between chunks: parameters that
-are already private, the optimizer's state, and the noise state, which never leaves this package in
-clear.
+One step function, two drivers. `run_chunk` runs a chunk of steps in one `lax.scan`; `run_steps`
+calls the same step, compiled once, from the host: on a CPU, convolutions inside a scan are two to
+five times slower. Noise comes as a block of rows per chunk, a pure function of (key, noise state,
+first step). The host only ever sees what is between steps: parameters that are already private,
+the stream's memory of earlier ones, the optimizer's state, and the noise state, which never leaves
+this package in clear.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,7 +22,6 @@ from jax.flatten_util import ravel_pytree
 
 from sordino.mechanisms.base import Mechanism, privatize
 from sordino.mechanisms.gaussian import standard_normal_rows
-from sordino.privacy.values import PrivateEstimate
 from sordino.streams.base import Stream
 from sordino.updates.base import StepInfo, Update
 
@@ -37,24 +38,42 @@ class Program:
     update: Update
     sliced: bool
     batch_size: int
-    regularizer: Callable[[Any], Any] | None = None
+    channels: int = 1
 
 
 class Carry(NamedTuple):
     """What flows from step to step."""
 
     params: Any
+    memory: Any
     update_state: Any
     noise_state: Any
+
+
+def carry_of(states: tuple[Any, Any, Any], noise_state: Any) -> Carry:
+    """The carry of (params, memory, update state) and the noise state."""
+    params, memory, update_state = states
+    return Carry(params, memory, update_state, noise_state)
 
 
 class Constants(NamedTuple):
     """Scalars of the run: dynamic, so that changing them compiles nothing."""
 
-    clip: Any
-    divisor: Any
     steps: Any
     batches: Any  # per epoch, where batches are slices
+    chosen: Any  # step of the iterate that a random-iterate output returns
+
+
+class StepInputs(NamedTuple):
+    """What changes from step to step; in a chunk every leaf has a leading axis of steps."""
+
+    step: Any
+    learning_rate: Any
+    keep: Any
+    divisor: Any
+    noise_std: Any  # (channels,)
+    terms: Mapping[str, Any]
+    picked: tuple[Any, Any] | None  # row indices and mask, where batches are not slices
 
 
 def chunk_length(steps: int, d: int) -> int:
@@ -64,6 +83,17 @@ def chunk_length(steps: int, d: int) -> int:
         if steps % candidate == 0:
             return candidate
     return longest
+
+
+def chunk_starts(steps: int, length: int, breaks: tuple[int, ...]) -> list[int]:
+    """First steps of the chunks: every `length` steps, and wherever the mechanism needs one.
+
+    A function of the plan and the model alone, so that a resumed run has the same chunks.
+    """
+    starts: list[int] = []
+    for begin, end in zip((0, *breaks), (*breaks, steps), strict=True):
+        starts += range(begin, end, length)
+    return starts
 
 
 @partial(jax.jit, static_argnames=("stream",))
@@ -76,10 +106,50 @@ def prepare_data(stream: Stream, data: Any, order: Any) -> tuple[Any, jax.Array]
     return jax.tree.map(lambda leaf: leaf[order], prepared), valid[order]
 
 
-@partial(jax.jit, static_argnames=("update",))
-def start_update(update: Update, params: Any) -> Any:
-    """The update's initial state, compiled as one program."""
-    return update.init(params)
+@partial(jax.jit, static_argnames=("program",))
+def start_states(program: Program, params: Any) -> tuple[Any, Any]:
+    """The stream's memory and the update's state before the first step, as one program.
+
+    Each in buffers of its own: all of them are donated to the next step.
+    """
+    return jax.tree.map(jnp.copy, (program.stream.start(params), program.update.init(params)))
+
+
+def _batch(
+    program: Program, data: Any, valid: jax.Array, constants: Constants, inputs: StepInputs
+) -> tuple[Any, jax.Array]:
+    """The rows of one step and their mask."""
+    if inputs.picked is not None:
+        indices, present = inputs.picked
+        return jax.tree.map(lambda leaf: leaf[indices], data), present * valid[indices]
+    # A short last batch is cut from the end of the data, with its neighbour's rows masked.
+    wanted = (inputs.step % constants.batches) * program.batch_size
+    begin = jnp.minimum(wanted, valid.shape[0] - program.batch_size)
+    take = partial(jax.lax.dynamic_slice_in_dim, start_index=begin, slice_size=program.batch_size)
+    own = begin + jnp.arange(program.batch_size) >= wanted
+    return jax.tree.map(take, data), take(valid) * own
+
+
+def _step(
+    program: Program,
+    states: tuple[Any, Any, Any],
+    batch: Any,
+    mask: jax.Array,
+    noise_row: jax.Array,
+    constants: Constants,
+    inputs: StepInputs,
+) -> tuple[Any, Any, Any]:
+    """One step: (params, memory, update state) after it."""
+    params, memory, update_state = states
+    t = inputs.step
+    total = program.stream.contribution(params, memory, batch, mask, inputs.terms, t)
+    _, unravel = ravel_pytree(total.value)
+    scaled = noise_row.reshape(program.channels, -1) * inputs.noise_std[:, None]
+    estimate = privatize(total, unravel(scaled.ravel()), inputs.divisor)
+    info = StepInfo(t, constants.steps, inputs.learning_rate, inputs.keep, constants.chosen)
+    memory = program.stream.remember(memory, params, t)
+    params, update_state = program.update.step(params, update_state, estimate, info)
+    return params, memory, update_state
 
 
 @partial(jax.jit, static_argnames=("program", "count"), donate_argnames=("carry",))
@@ -92,47 +162,110 @@ def run_chunk(
     mechanism: Mechanism,
     key: jax.Array,
     constants: Constants,
-    first: jax.Array,
-    learning_rates: jax.Array,
-    noise_stds: jax.Array,
-    batches: tuple[jax.Array, jax.Array] | None,
+    inputs: StepInputs,
 ) -> Carry:
-    """Steps ``first .. first+count-1``."""
-    flat, unravel = ravel_pytree(carry.params)
-    size = flat.shape[0]
-    rows, noise_state = mechanism.rows(carry.noise_state, partial(_draw, key, size), first, count)
-    noise = rows * noise_stds[:, None]
+    """A chunk of `count` steps in one scan."""
+    noise, noise_state = _noise(program, count, carry, mechanism, key, inputs.step[0])
+    states = scan_steps(program, carry[:3], data, valid, noise, constants, inputs)
+    return carry_of(states, noise_state)
 
-    def step(state: tuple[Any, Any], inputs: tuple[Any, ...]) -> tuple[tuple[Any, Any], None]:
-        params, update_state = state
-        offset, noise_row, learning_rate, picked = inputs
-        t = first + offset
-        if program.sliced:
-            # A short last batch is cut from the end of the data, with its neighbour's rows masked.
-            wanted = (t % constants.batches) * program.batch_size
-            begin = jnp.minimum(wanted, valid.shape[0] - program.batch_size)
-            take = partial(
-                jax.lax.dynamic_slice_in_dim, start_index=begin, slice_size=program.batch_size
-            )
-            batch = jax.tree.map(take, data)
-            own = begin + jnp.arange(program.batch_size) >= wanted
-            mask = take(valid) * own
-        else:
-            indices, present = picked
-            batch = jax.tree.map(lambda leaf: leaf[indices], data)
-            mask = present * valid[indices]
-        total = program.stream.contribution(params, batch, mask, constants.clip)
-        estimate = privatize(total, unravel(noise_row), constants.divisor)
-        if program.regularizer is not None:
-            # Data-free, so it has no sensitivity: added after the noise, outside the clip.
-            extra = program.regularizer(params)
-            estimate = PrivateEstimate(jax.tree.map(jnp.add, estimate.value, extra))
-        info = StepInfo(t, constants.steps, learning_rate)
-        return program.update.step(params, update_state, estimate, info), None
 
-    inputs = (jnp.arange(count), noise, learning_rates, batches)
-    (params, update_state), _ = jax.lax.scan(step, (carry.params, carry.update_state), inputs)
-    return Carry(params, update_state, noise_state)
+def scan_steps(
+    program: Program,
+    states: tuple[Any, Any, Any],
+    data: Any,
+    valid: jax.Array,
+    noise: jax.Array,
+    constants: Constants,
+    inputs: StepInputs,
+) -> tuple[Any, Any, Any]:
+    """(params, memory, update state) after the steps of `inputs`, whose unit noise rows are given.
+
+    Pure: audits map it over noise, influence estimates differentiate it by the noise's size.
+    """
+
+    def step(states: tuple[Any, ...], row: tuple[Any, StepInputs]) -> tuple[Any, None]:
+        noise_row, now = row
+        batch, mask = _batch(program, data, valid, constants, now)
+        return _step(program, states, batch, mask, noise_row, constants, now), None
+
+    return jax.lax.scan(step, states, (noise, inputs))[0]
+
+
+def run_steps(
+    program: Program,
+    count: int,
+    carry: Carry,
+    data: Any,
+    valid: jax.Array,
+    mechanism: Mechanism,
+    key: jax.Array,
+    constants: Constants,
+    inputs: StepInputs,
+) -> Carry:
+    """The same chunk, step by step from the host."""
+    first = inputs.step[0]
+    noise, noise_state = noise_block(program, count, carry, mechanism, key, first)
+    states = carry[:3]
+    for i in range(count):
+        now = jax.tree.map(lambda leaf, i=i: leaf[i], inputs)
+        states = _one_step(program, states, data, valid, noise, np.int32(i), constants, now)
+    return carry_of(states, noise_state)
+
+
+@partial(jax.jit, static_argnames=("program",), donate_argnames=("states",))
+def _one_step(
+    program: Program,
+    states: tuple[Any, Any, Any],
+    data: Any,
+    valid: jax.Array,
+    noise: jax.Array,
+    row: jax.Array,
+    constants: Constants,
+    inputs: StepInputs,
+) -> tuple[Any, Any, Any]:
+    batch, mask = _batch(program, data, valid, constants, inputs)
+    return _step(program, states, batch, mask, noise[row], constants, inputs)
+
+
+@partial(jax.jit, static_argnames=("program",), donate_argnames=("states",))
+def step_on(
+    program: Program,
+    states: tuple[Any, Any, Any],
+    batch: Any,
+    mask: jax.Array,
+    noise_row: jax.Array,
+    constants: Constants,
+    inputs: StepInputs,
+) -> tuple[Any, Any, Any]:
+    """One step on a batch that was brought from outside; the stream prepares it here."""
+    prepared, valid = program.stream.prepare(batch, jnp.ones_like(mask))
+    return _step(program, states, prepared, mask * valid, noise_row, constants, inputs)
+
+
+@partial(jax.jit, static_argnames=("program", "count"))
+def noise_block(
+    program: Program,
+    count: int,
+    carry: Carry,
+    mechanism: Mechanism,
+    key: jax.Array,
+    first: jax.Array,
+) -> tuple[jax.Array, Any]:
+    """The chunk's unit noise rows (count, channels x d), and the noise state after it."""
+    return _noise(program, count, carry, mechanism, key, first)
+
+
+def _noise(
+    program: Program,
+    count: int,
+    carry: Carry,
+    mechanism: Mechanism,
+    key: jax.Array,
+    first: jax.Array,
+) -> tuple[jax.Array, Any]:
+    size = parameter_count(carry.params) * program.channels
+    return mechanism.rows(carry.noise_state, partial(_draw, key, size), first, count)
 
 
 def _draw(key: jax.Array, size: int, first: Any, count: int) -> jax.Array:
@@ -142,3 +275,8 @@ def _draw(key: jax.Array, size: int, first: Any, count: int) -> jax.Array:
 def parameter_count(params: Any) -> int:
     """Number of scalar parameters."""
     return int(sum(np.size(leaf) for leaf in jax.tree.leaves(params)))
+
+
+def has_convolutions(function: Any, *arguments: Any) -> bool:
+    """Whether tracing `function` on these arguments (or their shapes) meets a convolution."""
+    return "conv_general_dilated" in str(jax.make_jaxpr(function)(*arguments))

@@ -13,6 +13,10 @@ numbers that `rows` uses, so the noise can never be calibrated to another matrix
     rows, state = mechanism.rows(state, draw, first=0, count=64)     # inside jit
 
 `draw(first, count)` returns iid standard normal rows (see `gaussian.py`).
+
+A mechanism may serve several *channels*: vectors that are released together in each step, laid out
+side by side in one row (see `parallel.py`). And it may have *breaks*: steps at which a block of
+rows has to start, because another part takes over there (see `phases.py`).
 """
 
 from __future__ import annotations
@@ -22,16 +26,25 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from sordino.errors import require_choice
-from sordino.mechanisms.workloads import Workload
+from sordino.errors import SordinoError, require_choice
+from sordino.mechanisms.gaussian import standard_normal_rows
+from sordino.mechanisms.maps import Channels
+from sordino.mechanisms.workloads import LinearMap, Workload
 from sordino.privacy.strategy import Strategy
 from sordino.privacy.values import ClippedSum, PrivateEstimate
 
 Draw = Callable[[Any, int], jax.Array]
 State = Any
+
+# Up to here C^-1 is written out (0.13 GB); beyond, the error of a map that has no closed form is
+# estimated by simulation.
+LONGEST_MATRIX = 4096
+_PROBES = 256
+_PROBES_AT_ONCE = 32
 
 
 class Mechanism(ABC):
@@ -40,13 +53,26 @@ class Mechanism(ABC):
     kind: ClassVar[str]
     steps: int
 
+    @property
+    def channels(self) -> int:
+        """How many vectors are released in each step."""
+        return 1
+
+    @property
+    def breaks(self) -> tuple[int, ...]:
+        """Increasing steps at which a block of rows must start: `rows` never straddles one."""
+        return ()
+
     @abstractmethod
     def strategy(self) -> Strategy:
         """The privacy analysis' view of the very numbers `rows` uses."""
 
     @abstractmethod
     def start(self, d: int) -> State:
-        """State before step 0 for vectors of length d (numpy arrays: no device work)."""
+        """State before step 0 for rows of length d (numpy arrays: no device work).
+
+        With several channels d is the length of all of them together.
+        """
 
     @abstractmethod
     def rows(
@@ -58,9 +84,46 @@ class Mechanism(ABC):
         """Standard deviation of each row of ``C^-1 Z`` (steps,)."""
         return self.workload_error(Workload.identity())
 
-    @abstractmethod
-    def workload_error(self, workload: Workload) -> NDArray[np.float64]:
-        """Standard deviation of each row of ``W C^-1 Z`` (steps,)."""
+    def workload_error(
+        self, workload: LinearMap, weights: ArrayLike | None = None
+    ) -> NDArray[np.float64]:
+        """Standard deviation of each row of ``W diag(weights) C^-1 Z`` (steps,).
+
+        `weights` (steps,) are the sizes of the steps' noise; all 1 by default. Exact for a Toeplitz
+        workload without weights, and for any map of up to 4096 steps. Beyond, an estimate from 256
+        simulated coordinates, the same ones every time: each entry has a relative standard error of
+        4.4 %, their root mean square one of about 1 % where the noise forgets within a fraction of
+        the run and of up to 4 % where it never does (a random walk).
+        """
+        if isinstance(workload, Channels):
+            return self.workload_error(only_channel(workload), weights)
+        if isinstance(workload, Workload) and weights is None:
+            return self._toeplitz_error(workload)
+        return self._map_error(workload, check_weights(weights, (self.steps,)))
+
+    def _toeplitz_error(self, workload: Workload) -> NDArray[np.float64]:
+        """`workload_error` of a Toeplitz workload; subclasses that know a faster way have it here."""
+        return self._map_error(workload, None)
+
+    def _map_error(
+        self, workload: LinearMap, weights: NDArray[np.float64] | None
+    ) -> NDArray[np.float64]:
+        scale = 1.0 if weights is None else weights[:, None]
+        if self.steps <= LONGEST_MATRIX:
+            noise = scale * self.noising_matrix()
+            # Draws that weights of 0 hide need not go through the map.
+            seen = noise if weights is None else noise[:, noise.any(axis=0)]
+            return np.linalg.norm(workload.apply(seen), axis=1)
+        total = np.zeros(self.steps)
+        for block in range(_PROBES // _PROBES_AT_ONCE):
+            noise = np.asarray(_simulated_rows(self, block), np.float64)
+            total += (workload.apply(scale * noise) ** 2).sum(axis=1)
+        return np.sqrt(total / _PROBES)
+
+    def noising_matrix(self) -> NDArray[np.float64]:
+        """``C^-1`` written out from the float32 numbers in use (steps, steps)."""
+        check_matrix_size(self)
+        return np.asarray(_rows_of_identity(self), np.float64)
 
     @abstractmethod
     def state_vectors(self) -> int:
@@ -73,6 +136,67 @@ class Mechanism(ABC):
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Plain data that `mechanism_from_json` reads back bit for bit."""
+
+
+def check_matrix_size(mechanism: Mechanism) -> int:
+    """The mechanism's steps, if its noising matrix can be written out."""
+    if mechanism.channels > 1:
+        raise SordinoError("several channels have one noising matrix each; ask their mechanisms")
+    if mechanism.steps > LONGEST_MATRIX:
+        raise SordinoError(
+            f"a noising matrix is written out for at most {LONGEST_MATRIX:,} steps, got "
+            f"{mechanism.steps:,}"
+        )
+    return mechanism.steps
+
+
+def only_channel(workload: Channels) -> LinearMap:
+    """The map of the one channel, where there is but one."""
+    if len(workload.parts) != 1:
+        raise SordinoError(
+            f"a map of {len(workload.parts)} channels cannot judge a mechanism of one channel"
+        )
+    return workload.parts[0]
+
+
+def check_weights(weights: ArrayLike | None, shape: tuple[int, ...]) -> NDArray[np.float64] | None:
+    """`weights` as an array of the given shape."""
+    if weights is None:
+        return None
+    checked = np.asarray(weights, np.float64)
+    if checked.shape != shape or not np.isfinite(checked).all():
+        raise SordinoError(f"weights must be finite numbers of shape {shape}, got {checked.shape}")
+    return checked
+
+
+def _all_rows(mechanism: Mechanism, draw: Draw, d: int) -> jax.Array:
+    """Every row for the given draws of d coordinates (steps, d)."""
+    state, blocks = mechanism.start(d), []
+    ends = (*mechanism.breaks, mechanism.steps)
+    for first, end in zip((0, *mechanism.breaks), ends, strict=True):
+        rows, state = mechanism.rows(state, draw, first, end - first)
+        blocks.append(rows)
+    return jnp.concatenate(blocks)
+
+
+@jax.jit
+def _rows_of_identity(mechanism: Mechanism) -> jax.Array:
+    n = mechanism.steps
+
+    def draw(first: Any, count: int) -> jax.Array:
+        return jax.lax.dynamic_slice(jnp.eye(n), (first, 0), (count, n))
+
+    return _all_rows(mechanism, draw, n)
+
+
+@jax.jit
+def _simulated_rows(mechanism: Mechanism, block: int) -> jax.Array:
+    key = jax.random.fold_in(jax.random.key(0), block)  # public, and never a run's
+
+    def draw(first: Any, count: int) -> jax.Array:
+        return standard_normal_rows(key, first, count, _PROBES_AT_ONCE)
+
+    return _all_rows(mechanism, draw, _PROBES_AT_ONCE)
 
 
 REGISTRY: dict[str, Callable[[dict[str, Any]], Mechanism]] = {}

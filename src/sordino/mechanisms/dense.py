@@ -16,16 +16,17 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_triangular
 from scipy.linalg import toeplitz as toeplitz_matrix
 
 from sordino.errors import SordinoError
 from sordino.mechanisms.base import REGISTRY, Draw, Mechanism
-from sordino.mechanisms.factorize.dense import optimize_dense
+from sordino.mechanisms.disk import remembered_dense
+from sordino.mechanisms.factorize.linear import completed, weighted_rows, workload_matrix
 from sordino.mechanisms.factorize.toeplitz import sqrt_toeplitz
 from sordino.mechanisms.normalize import packed, unpacked, useful_column_norms
-from sordino.mechanisms.workloads import Workload
+from sordino.mechanisms.workloads import LinearMap, Workload
 from sordino.privacy.participation import FixedBatches, Participation, SinglePass
 from sordino.privacy.strategy import MatrixStrategy
 
@@ -53,19 +54,38 @@ class Dense(Mechanism):
         return cls(np.asarray(np.tril(N), np.float32), label)
 
     @classmethod
-    def optimized(cls, workload: Workload, participation: Participation) -> Dense:
-        """The factorization with the least mean squared error of all (certified by duality)."""
-        steps = _check_length(participation.steps, "dense")
-        if not isinstance(participation, SinglePass | FixedBatches):
-            raise SordinoError("a dense optimum is known for fixed batches; use mechanism 'blt'")
-        separation = getattr(participation, "separation", steps)
-        found = optimize_dense(workload, steps, separation=min(separation, steps))
+    def optimized(cls, workload: LinearMap, participation: Participation) -> Dense:
+        """The factorization with the least mean squared error of all (certified by duality).
+
+        `workload` is any linear map. Where several noises would leave it the same (a map of low
+        rank) the noise of the single steps decides between them.
+        """
+        steps, separation = _fixed_order(participation)
+        judged: LinearMap | NDArray[np.float64] = workload
+        if not isinstance(workload, Workload):
+            judged = completed(workload_matrix(workload, steps))
+        found = remembered_dense(judged, steps, separation)
         return cls.from_encoder(found.strategy, "optimal dense factorization")
+
+    @classmethod
+    def weighted(
+        cls, workload: LinearMap, weights: ArrayLike, participation: Participation
+    ) -> Dense:
+        """The factorization with the least ``sum_t q_t Var_t``, q = `weights`, of the outputs.
+
+        Outputs that count more or less than others, as under an influence schedule: factorises
+        ``diag(q)^(1/2) W`` (papers/04 2.3). Outputs of weight 0 still count for a millionth of the
+        others, so that their noise stays finite.
+        """
+        steps, separation = _fixed_order(participation)
+        judged = completed(weighted_rows(workload_matrix(workload, steps), weights))
+        found = remembered_dense(judged, steps, separation)
+        return cls.from_encoder(found.strategy, "optimal dense factorization of weighted outputs")
 
     @classmethod
     def square_root(cls, workload: Workload, participation: Participation) -> Dense:
         """The Toeplitz square root of the workload, columns normalised where that is exact."""
-        steps = _check_length(participation.steps, "toeplitz")
+        steps = check_length(participation.steps, "toeplitz")
         coefficients = sqrt_toeplitz(workload, steps)
         C = toeplitz_matrix(coefficients, np.zeros(steps))
         norms = useful_column_norms(coefficients, workload, participation)
@@ -98,8 +118,8 @@ class Dense(Mechanism):
         )
         return block @ z, ()
 
-    def workload_error(self, workload: Workload) -> NDArray[np.float64]:
-        return np.linalg.norm(workload.apply(self.noising.astype(np.float64)), axis=1)
+    def noising_matrix(self) -> NDArray[np.float64]:
+        return self.noising.astype(np.float64)
 
     def state_vectors(self) -> int:
         return self.steps
@@ -117,12 +137,21 @@ class Dense(Mechanism):
         }
 
 
-def _check_length(steps: int, name: str) -> int:
+def check_length(steps: int, name: str) -> int:
+    """`steps`, if the mechanism of that name can hold a matrix of so many."""
     if steps > LONGEST:
         raise SordinoError(
             f"mechanism {name!r} is for at most {LONGEST:,} steps, got {steps:,}; use 'blt'"
         )
     return steps
+
+
+def _fixed_order(participation: Participation) -> tuple[int, int]:
+    """Steps and separation of a rule for which the optimum is known."""
+    if not isinstance(participation, SinglePass | FixedBatches):
+        raise SordinoError("a dense optimum is known for fixed batches; use mechanism 'blt'")
+    steps = check_length(participation.steps, "dense")
+    return steps, min(getattr(participation, "separation", steps), steps)
 
 
 def _read(data: dict[str, Any]) -> Dense:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.mechanisms.base import REGISTRY, Draw, Mechanism
+from sordino.mechanisms.base import REGISTRY, Draw, Mechanism, check_matrix_size
 from sordino.mechanisms.factorize.error import toeplitz_error
 from sordino.mechanisms.workloads import Workload
 from sordino.privacy.strategy import ToeplitzStrategy
@@ -34,8 +34,11 @@ class Independent(Mechanism):
     ) -> tuple[jax.Array, tuple[()]]:
         return draw(first, count), ()
 
-    def workload_error(self, workload: Workload) -> NDArray[np.float64]:
+    def _toeplitz_error(self, workload: Workload) -> NDArray[np.float64]:
         return toeplitz_error(np.ones(1), workload, self.steps)
+
+    def noising_matrix(self) -> NDArray[np.float64]:
+        return np.eye(check_matrix_size(self))
 
     def state_vectors(self) -> int:
         return 0

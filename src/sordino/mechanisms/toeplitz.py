@@ -6,8 +6,10 @@ from abc import abstractmethod
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import toeplitz as toeplitz_matrix
 
-from sordino.mechanisms.base import Mechanism
+from sordino.mechanisms.base import Mechanism, check_matrix_size
+from sordino.mechanisms.factorize.toeplitz import inverse_coefficients
 from sordino.mechanisms.normalize import normalized_error
 from sordino.mechanisms.workloads import Workload
 from sordino.privacy.strategy import ToeplitzStrategy
@@ -26,10 +28,17 @@ class ToeplitzMechanism(Mechanism):
         norms = None if self.column_norms is None else self.column_norms.astype(np.float64)
         return ToeplitzStrategy(self.strategy_coefficients(), self.steps, norms)
 
-    def workload_error(self, workload: Workload) -> NDArray[np.float64]:
+    def _toeplitz_error(self, workload: Workload) -> NDArray[np.float64]:
         return normalized_error(
             self.strategy_coefficients(), self.column_norms, workload, self.steps
         )
+
+    def noising_matrix(self) -> NDArray[np.float64]:
+        n = check_matrix_size(self)
+        N: NDArray[np.float64] = toeplitz_matrix(
+            inverse_coefficients(self.strategy_coefficients(), n), np.zeros(n)
+        )
+        return N if self.column_norms is None else self.column_norms[:, None] * N
 
     def normalisation(self) -> str:
         """A suffix for `describe`."""

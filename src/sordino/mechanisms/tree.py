@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.errors import SordinoError
-from sordino.mechanisms.base import REGISTRY, Draw, Mechanism
+from sordino.mechanisms.base import REGISTRY, Draw, Mechanism, check_matrix_size
 from sordino.mechanisms.workloads import Workload
 from sordino.privacy.strategy import TreeStrategy
 
@@ -61,6 +61,10 @@ class Tree(Mechanism):
     def rows(
         self, state: jax.Array, draw: Draw, first: jax.Array | int, count: int
     ) -> tuple[jax.Array, jax.Array]:
+        if isinstance(first, int) and first + count > self.steps:
+            raise SordinoError(
+                f"this tree has nodes for {self.steps} steps, none for step {first + count}"
+            )
         levels = jnp.arange(self.steps.bit_length())
         weights = jnp.asarray(self._forgotten, jnp.float32)
 
@@ -76,7 +80,7 @@ class Tree(Mechanism):
         state, x = jax.lax.scan(step, state, (draw(first, count), t))
         return x, state
 
-    def workload_error(self, workload: Workload) -> NDArray[np.float64]:
+    def _toeplitz_error(self, workload: Workload) -> NDArray[np.float64]:
         """Exact, O(steps x levels): a draw's response depends only on its level and its age."""
         n = self.steps
         w = workload.coefficients(n)
@@ -92,6 +96,18 @@ class Tree(Mechanism):
             started = np.cumsum(square, axis=0).ravel()[: n - length + 1]
             variance[length - 1 :] += started
         return np.sqrt(variance)
+
+    def noising_matrix(self) -> NDArray[np.float64]:
+        """The recursion above, written out: at most one entry per level and row."""
+        n = check_matrix_size(self)
+        N = np.eye(n)
+        for level, weight in enumerate(self._forgotten.astype(np.float32)):
+            length = 1 << level
+            # Steps (1-based) with more trailing zeros than `level` forget the node that ends
+            # `length` steps before them.
+            t = np.arange(2 * length, n + 1, 2 * length)
+            N[t - 1, t - 1 - length] = -weight
+        return N
 
     def state_vectors(self) -> int:
         return self.steps.bit_length()

@@ -1,9 +1,9 @@
 """Workloads: the linear map from the released sums to what the optimizer uses of them.
 
-Noise is judged by what it does to the iterates, not to the single gradient. With a constant
-learning rate and constant momentum that map is a lower-triangular Toeplitz matrix whose generating
-function is ``scale / prod_i (1 - r_i z)``: one factor per accumulator between the noisy sum and the
-iterate.
+Noise is judged by what it does to the iterates, not to the single gradient. That map is a
+lower-triangular matrix, a `LinearMap`. With a constant learning rate and constant momentum it is
+Toeplitz, a `Workload`, with generating function ``scale / prod_i (1 - r_i z)``: one factor per
+accumulator between the noisy sum and the iterate. Maps that are not Toeplitz are in `maps.py`.
 
     >>> Workload.prefix().coefficients(4)
     array([1., 1., 1., 1.])
@@ -14,16 +14,23 @@ iterate.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import toeplitz
 
-from sordino.errors import SordinoError, require_count, require_fraction, require_positive
+from sordino.errors import (
+    SordinoError,
+    require_choice,
+    require_count,
+    require_fraction,
+    require_positive,
+)
 from sordino.mechanisms.filters import fftconvolve, lfilter
 
 Array = npt.NDArray[np.float64]
@@ -35,8 +42,55 @@ _NEGLIGIBLE = 1e-18
 _SHORT_KERNEL = 512
 
 
+class LinearMap(ABC):
+    """A lower-triangular map from the noisy means of the steps to what the noise is judged by.
+
+    Subclasses are frozen dataclasses, hashable and comparable.
+
+    Attributes:
+        name: How the map is called in plans and reports.
+        prefers_leaky: Whether leaky cancellation (papers/02 1.7) is close to its best noise.
+    """
+
+    name: str
+    prefers_leaky: ClassVar[bool] = False
+
+    @abstractmethod
+    def apply(self, x: npt.ArrayLike) -> Array:
+        """The map along axis 0, float64 of the shape of `x`: (steps,) or (steps, columns)."""
+
+    def matrix(self, n: int) -> Array:
+        """The map of n steps as a dense lower-triangular float64[n, n]."""
+        return self.apply(np.eye(require_count("n", n)))
+
+    @abstractmethod
+    def nearest_toeplitz(self) -> Workload:
+        """The Toeplitz workload that stands for the map where only such can be optimized for."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `linear_map_from_json` reads back."""
+
+
+# Readers of the maps in `maps.py`, by kind.
+READERS: dict[str, Callable[[Mapping[str, Any]], LinearMap]] = {}
+
+
+def linear_map_from_json(data: Mapping[str, Any]) -> LinearMap:
+    """The map that `to_json` described; data without a "kind" are a Toeplitz `Workload`."""
+    if "kind" not in data:
+        return Workload.from_json(data)
+    from sordino.mechanisms import maps  # noqa: F401  (fills READERS; it imports this module)
+
+    kind = require_choice("linear map", data["kind"], READERS)
+    try:
+        return READERS[kind](data)
+    except (KeyError, TypeError) as error:
+        raise SordinoError(f"this is not a {kind} map as JSON: {error!r}") from None
+
+
 @dataclass(frozen=True)
-class Workload:
+class Workload(LinearMap):
     """Lower-triangular Toeplitz workload ``W`` with ``sum_k w_k z^k = scale / prod_i (1 - r_i z)``.
 
     Attributes:
@@ -85,6 +139,16 @@ class Workload:
         momentum = require_fraction("momentum", momentum, closed=True)
         decay = require_fraction("decay", decay, closed=True)
         return cls("recursive", ratios=(1.0, momentum, decay))
+
+    def then(self, other: Workload) -> Workload:
+        """This workload followed by `other`; Toeplitz maps commute, so the order is immaterial."""
+        names = [w.name for w in (self, other) if w.ratios or w.scale != 1] or [self.name]
+        return Workload(
+            " then ".join(names), self.scale * other.scale, (*self.ratios, *other.ratios)
+        )
+
+    def nearest_toeplitz(self) -> Workload:
+        return self
 
     def coefficients(self, n: int) -> Array:
         """First column of ``W``: the first ``n`` power-series coefficients, float64[n]."""

@@ -104,4 +104,8 @@ def choose_learning_rate(plan: Plan, loss: LinearLoss) -> float:
     if plan.update.optimizer == "normalized":
         return WAY / plan.population.steps
     rule = rule_for(loss)
-    return min(rule.noise / plan.predicted_error, rule.fastest)
+    # Weights t make an anytime average's steps grow with the run.
+    fastest = (
+        rule.fastest / plan.population.steps if plan.update.optimizer == "anytime" else rule.fastest
+    )
+    return min(rule.noise / plan.predicted_error, fastest)

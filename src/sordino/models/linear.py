@@ -26,6 +26,7 @@ from sordino.models.defaults import AVERAGE, choose_learning_rate, choose_settin
 from sordino.models.rows import RowPreparation, blocks
 from sordino.models.schema import Schema
 from sordino.planning import Plan, plan
+from sordino.recipes import recipe_named
 
 # Without a delta: one tenth of the chance that publishing one random row in full would take.
 DELTA_TIMES_ROWS = 0.1
@@ -77,6 +78,10 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             clip=self.clip,
             momentum=self.momentum,
         )
+        recipe = recipe_named(settings.method)
+        options: dict[str, Any] = {"clip": settings.clip, "momentum": settings.momentum}
+        if recipe.options({})["output"] == "last":
+            options["average"] = AVERAGE
         made = plan(
             settings.method,
             examples=examples,
@@ -86,10 +91,10 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             delta=DELTA_TIMES_ROWS / examples if self.delta is None else self.delta,
             adjacency=self.adjacency,
             unit=self.unit,
-            clip=settings.clip,
-            momentum=settings.momentum,
-            average=AVERAGE,
+            **{name: value for name, value in options.items() if name in recipe.option_names()},
         )
+        if "learning_rate" not in recipe.option_names():
+            return made
         rate = self.learning_rate
         return made.with_update(
             learning_rate=choose_learning_rate(made, loss) if rate is None else rate

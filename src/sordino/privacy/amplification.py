@@ -182,22 +182,29 @@ def delta_of_pld(pld: Any, epsilon: float) -> float:
 
 
 def calibrate_noise(
-    part: Callable[[float], SampledGaussian], epsilon: float, delta: float
+    parts: Callable[[float], SampledGaussian | tuple[SampledGaussian, ...]],
+    epsilon: float,
+    delta: float,
 ) -> float:
-    """Least noise standard deviation (to 1e-4, rounded up) at which `part(std)` is (eps, delta)-DP.
+    """Least noise standard deviation (to 1e-4, rounded up) at which `parts(std)` is (eps, delta)-DP.
 
     epsilon is close to a power of the noise, so a secant in logarithms needs few evaluations; the
     result is one that was evaluated and passed.
     """
 
+    def described(std: float) -> tuple[SampledGaussian, ...]:
+        found = parts(std)
+        return found if isinstance(found, tuple) else (found,)
+
     def at(std: float) -> float:
-        described = part(std)
-        plain = epsilon_from_mu(described.unamplified_mu, delta)
-        return min(plain, epsilon_of_pld(compose_pld(0.0, (described,)), delta))
+        all_parts = described(std)
+        plain = epsilon_from_mu(math.hypot(*(p.unamplified_mu for p in all_parts)), delta)
+        return min(plain, epsilon_of_pld(compose_pld(0.0, all_parts), delta))
 
     # With no amplification at all this is enough; with it, less is.
-    unit = part(1.0)
-    high = unit.unamplified_mu / mu_from_epsilon_delta(epsilon, delta) * (1 + SLACK)
+    unit = described(1.0)
+    unit_mu = math.hypot(*(part.unamplified_mu for part in unit))
+    high = unit_mu / mu_from_epsilon_delta(epsilon, delta) * (1 + SLACK)
     low, at_low = high, 0.0
     at_high = max(at(high), 1e-12)
     while at_low <= epsilon:
@@ -205,7 +212,7 @@ def calibrate_noise(
         at_low = at(low)
         if at_low <= epsilon:
             high, at_high = low, max(at_low, 1e-12)
-        if low < 1e-9 * unit.contribution:
+        if low < 1e-9 * unit[0].contribution:
             raise SordinoError(
                 f"epsilon {epsilon:g} needs next to no noise here and protects nobody; ask for less"
             )

@@ -28,7 +28,7 @@ ADJACENCIES = {
     "replace-one": "replacing one {unit} by any other",
 }
 UNITS = ("example", "user", "client")
-ANALYSES = ("exact", "upper bound", "amplified")
+ANALYSES = ("exact", "upper bound", "amplified", "none")
 _VERSION = 1
 
 
@@ -42,8 +42,8 @@ class Guarantee:
       adjacency: "zero-out", "add-remove" or "replace-one".
       unit: whose data is protected: "example", "user" or "client".
       participation: in which steps one unit may take part, in words.
-      analysis: "exact" (attained by some data set), "upper bound", or "amplified" (a pessimistic
-        privacy-loss distribution).
+      analysis: "exact" (attained by some data set), "upper bound", "amplified" (a pessimistic
+        privacy-loss distribution), or "none": no privacy at all, mu is infinite.
       sampled: the releases whose secret random batches are credited.
       gaussian_mu: mu of everything else.
       delta_hint: the delta at which the guarantee is printed.
@@ -61,7 +61,8 @@ class Guarantee:
         require_choice("adjacency", self.adjacency, ADJACENCIES)
         require_choice("unit", self.unit, UNITS)
         require_choice("analysis", self.analysis, ANALYSES)
-        if not (self.gaussian_mu >= 0 and math.isfinite(self.gaussian_mu)):
+        none = self.analysis == "none"
+        if not (self.gaussian_mu >= 0 and math.isfinite(self.gaussian_mu) != none):
             raise SordinoError(
                 f"mu must be a finite number of at least 0, got {self.gaussian_mu!r}"
             )
@@ -83,6 +84,15 @@ class Guarantee:
         analysis = "exact" if exact else "upper bound"
         return cls(mu, adjacency, unit, participation, analysis, (), delta_hint)
 
+    @classmethod
+    def nothing(cls, *, adjacency: str, unit: str, participation: str) -> Guarantee:
+        """No privacy: what an algorithm without noise guarantees."""
+        return cls(math.inf, adjacency, unit, participation, "none")
+
+    @property
+    def is_private(self) -> bool:
+        return self.analysis != "none"
+
     @property
     def mu(self) -> float:
         return math.hypot(self.gaussian_mu, *(part.unamplified_mu for part in self.sampled))
@@ -92,7 +102,9 @@ class Guarantee:
         return bool(self.sampled)
 
     def epsilon(self, delta: float) -> float:
-        """Smallest epsilon at `delta`, rounded up."""
+        """Smallest epsilon at `delta`, rounded up; infinite where nothing is guaranteed."""
+        if not self.is_private:
+            return math.inf
         if not self.sampled:
             return epsilon_from_mu(self.mu, delta)
         amplified = amplification.epsilon_of_pld(self._pld(), delta)
@@ -102,6 +114,8 @@ class Guarantee:
         """delta at `epsilon`, rounded up."""
         if not (epsilon >= 0 and math.isfinite(epsilon)):
             raise SordinoError(f"epsilon must be a finite number of at least 0, got {epsilon!r}")
+        if not self.is_private:
+            return 1.0
         if not self.sampled:
             return delta_from_mu(epsilon, self.mu)
         amplified = amplification.delta_of_pld(self._pld(), epsilon)
@@ -125,6 +139,8 @@ class Guarantee:
 
     def sentence(self, delta: float | None = None) -> str:
         """The guarantee in one honest sentence, at `delta` (or the hint it was planned with)."""
+        if not self.is_private:
+            return "This run is NOT private: it adds no noise, and what it releases may reveal its data."
         at = delta if delta is not None else self.delta_hint
         change = ADJACENCIES[self.adjacency].format(unit=self.unit)
         if at is None:
@@ -149,7 +165,10 @@ class Guarantee:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with floats that read back bit for bit."""
-        return {"version": _VERSION, **asdict(self)}
+        data = {"version": _VERSION, **asdict(self)}
+        if not self.is_private:
+            data["gaussian_mu"] = None  # JSON has no infinity
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Guarantee:
@@ -160,6 +179,8 @@ class Guarantee:
                 f"this guarantee has format version {version!r}; {_VERSION} is known"
             )
         parts = fields.pop("sampled", ())
+        if fields.get("gaussian_mu", 0.0) is None:
+            fields["gaussian_mu"] = math.inf
         try:
             return cls(sampled=tuple(SampledGaussian(**part) for part in parts), **fields)
         except TypeError as error:

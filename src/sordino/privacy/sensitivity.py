@@ -5,7 +5,8 @@ For one unit present in the columns P, whose contribution to column t has norm a
     sens(P)^2 = sup_{|e_t|<=1} sum_{s,t in P} X_st c_s c_t <e_s, e_t>
              <= sum_{s,t in P} |X_st| c_s c_t ,            sens = max over the P that can occur,
 
-with equality where the signs of X on P can be balanced. The run with unit-variance noise is then
+with equality where the signs of X on P can be balanced. A unit may add to several channels in each
+step; their columns are then all in P. The run with unit-variance noise is then
 ``kappa * sens``-GDP, kappa = 1 for zero-out and 2 for replace-one. The signed column sum
 ``||sum_t C[:, t]||`` is NOT a bound when X has negative entries; the absolute values are needed.
 
@@ -38,7 +39,13 @@ from sordino.privacy.participation import (
     SinglePass,
     as_pattern_array,
 )
-from sordino.privacy.strategy import Strategy, ToeplitzStrategy, TreeStrategy
+from sordino.privacy.strategy import (
+    ParallelStrategy,
+    PhasesStrategy,
+    Strategy,
+    ToeplitzStrategy,
+    TreeStrategy,
+)
 
 Array = NDArray[np.float64]
 # Rules with at most this many patterns are enumerated, which is exact.
@@ -70,6 +77,8 @@ def sensitivity(
     c = None if clips is None else np.asarray(clips, dtype=np.float64)
     if c is not None and (c.shape != (strategy.steps,) or not (c >= 0).all()):
         raise SordinoError(f"clips must be {strategy.steps} nonnegative numbers")
+    if c is not None and strategy.channels > 1:
+        raise SordinoError("clips of several channels belong into the scales of their noise")
 
     if isinstance(participation, SinglePass):
         participation = FixedBatches(strategy.steps, separation=strategy.steps)
@@ -118,6 +127,9 @@ def _fixed(strategy: Strategy, rule: FixedBatches, clips: Array | None) -> Sensi
 def _surely_balanced(strategy: Strategy) -> bool:
     if isinstance(strategy, ToeplitzStrategy):
         return bool((strategy.coefficients >= 0).all())
+    if isinstance(strategy, PhasesStrategy | ParallelStrategy):
+        # Nothing couples the blocks, so each chooses its signs for itself.
+        return all(_surely_balanced(part) for part in strategy.parts)
     return isinstance(strategy, TreeStrategy)
 
 
@@ -154,7 +166,7 @@ def is_sign_balanced(X: Array) -> bool:
 
 
 def _enumerated(strategy: Strategy, rule: Participation, clips: Array | None) -> Sensitivity:
-    X = np.abs(strategy.gram())
+    X = strategy.absolute_gram()
     if clips is not None:
         X = X * np.outer(clips, clips)
     best = -1.0
@@ -184,7 +196,7 @@ def _fresh(strategy: Strategy, rule: FreshPermutations, clips: Array | None) -> 
         return Sensitivity(_fresh_monotone(strategy, rule), exact=False)
     # sum_e max_{s in e} sum_f max_{t in f} |X_st|: each step of a pattern faces, in every other
     # epoch, at worst the largest entry of its own row.
-    X = np.abs(strategy.gram())
+    X = strategy.absolute_gram()
     if clips is not None:
         X = X * np.outer(clips, clips)
     row = np.zeros(rule.steps)
@@ -219,7 +231,7 @@ def _min_separation(strategy: Strategy, rule: MinSeparation, clips: Array | None
 
     Exact when no two allowed steps interact (bands <= separation), an upper bound otherwise.
     """
-    X = np.abs(strategy.gram())
+    X = strategy.absolute_gram()
     if clips is not None:
         X = X * np.outer(clips, clips)
     k, b, T = rule.max_participations, rule.separation, rule.steps

@@ -9,6 +9,7 @@ step t, if there are several streams).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,13 +25,22 @@ DENSE_LIMIT = 8192
 
 
 class Strategy(ABC):
-    """Anything with a Gram matrix over `steps` columns."""
+    """Anything with a Gram matrix over `steps` columns, or over `steps` columns per channel."""
 
     steps: int
 
+    @property
+    def channels(self) -> int:
+        """How many sums are released in each step."""
+        return 1
+
     @abstractmethod
     def gram(self) -> Array:
-        """Dense ``X``, shape (steps, steps)."""
+        """Dense ``X``, shape (steps, steps); with several channels (channels * steps) squared."""
+
+    def absolute_gram(self) -> Array:
+        """``|X|`` added up over the channels, shape (steps, steps)."""
+        return np.abs(self.gram())
 
     def fixed_batch_energy(self, separation: int, clips: Array | None = None) -> Array:
         """``sum_{s,t in P_j} |X_st| c_s c_t`` for each pattern ``P_j = {j, j + separation, ...}``."""
@@ -43,7 +53,7 @@ class Strategy(ABC):
         return np.array([X[j::separation, j::separation].sum() for j in range(count)])
 
     def block(self, pattern: ArrayLike) -> Array:
-        """``X`` restricted to the steps of one pattern."""
+        """``X`` restricted to the steps of one pattern (in every channel)."""
         P = np.asarray(pattern)
         return self.gram()[np.ix_(P, P)]
 
@@ -211,23 +221,156 @@ class TreeStrategy(Strategy):
         return W.T @ W
 
     def fixed_batch_energy(self, separation: int, clips: Array | None = None) -> Array:
-        """All nodes bottom-up, all patterns at once: O(steps x patterns)."""
-        count = min(separation, self.steps)
-        size = 1 << (self.steps - 1).bit_length()
-        energy = np.zeros(count)
-        for start in range(0, count, 64):
-            j = np.arange(start, min(start + 64, count))
-            sums = np.zeros((size, j.size))
-            t = np.arange(self.steps)
-            hit = (t[:, None] - j) % separation == 0
-            sums[: self.steps] = hit if clips is None else hit * clips[:, None]
-            length = 1
-            while True:
-                ends = (np.arange(sums.shape[0]) + 1) * length
-                used = (np.arange(sums.shape[0]) % 2 == 0) & (ends <= self.steps)
-                energy[j] += (sums[used] ** 2).sum(axis=0)
-                if sums.shape[0] == 1:
-                    break
-                sums = self.beta**length * sums[0::2] + sums[1::2]
-                length *= 2
+        """Level by level, all patterns at once: O(steps x levels)."""
+        n, t = self.steps, np.arange(self.steps)
+        energy = np.zeros(min(separation, n))
+        # What step t weighs in the node of the current level that holds it.
+        weight = np.ones(n) if clips is None else np.array(clips, np.float64)
+        length = 1
+        while length <= min(separation, n):
+            # A pattern has at most one step in each node.
+            node = t // length
+            used = (node % 2 == 0) & ((node + 1) * length <= n)
+            energy += np.bincount(t % separation, used * weight**2, minlength=energy.size)
+            weight = np.where(node % 2 == 0, self.beta**length, 1.0) * weight
+            length *= 2
+        if length > n:
+            return energy
+        # From here on sums[v, j] is what pattern j weighs in node v.
+        nodes = -(-n // length)
+        where = t // length * separation + t % separation
+        flat = np.asarray(np.bincount(where, weight, minlength=nodes * separation), np.float64)
+        sums = flat.reshape(nodes, separation)
+        while length <= n:
+            used = np.arange(0, n // length, 2)
+            energy += (sums[used] ** 2).sum(axis=0)
+            sums = np.pad(sums, ((0, len(sums) % 2), (0, 0)))
+            sums = self.beta**length * sums[0::2] + sums[1::2]
+            length *= 2
         return energy
+
+
+@dataclass(frozen=True, eq=False)
+class PhasesStrategy(Strategy):
+    """Independent strategies one after the other in time: ``X`` is block diagonal.
+
+    The noise of part p is multiplied by ``scales[p]``, which divides its block by the square.
+    """
+
+    parts: tuple[Strategy, ...]
+    scales: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        _check_parts(self.parts, self.scales, "phase")
+
+    @property
+    def steps(self) -> int:  # type: ignore[override]
+        return sum(part.steps for part in self.parts)
+
+    def _placed(self) -> Iterator[tuple[Strategy, int, float]]:
+        """Each part with its first step and what multiplies its block."""
+        first = 0
+        for part, scale in zip(self.parts, self.scales, strict=True):
+            yield part, first, scale**-2.0
+            first += part.steps
+
+    def gram(self) -> Array:
+        _check_dense(self.steps)
+        return _block_diagonal([part.gram() for part in self.parts], self.scales)
+
+    def fixed_batch_energy(self, separation: int, clips: Array | None = None) -> Array:
+        """Pattern j meets the part that starts at step o as that part's pattern ``j - o``."""
+        j = np.arange(min(separation, self.steps))
+        energy = np.zeros(j.size)
+        for part, first, factor in self._placed():
+            own = None if clips is None else clips[first : first + part.steps]
+            local = part.fixed_batch_energy(separation, own)
+            residue = (j - first) % separation
+            met = residue < local.size  # a part shorter than an epoch misses some patterns
+            energy[met] += factor * local[residue[met]]
+        return energy
+
+    def block(self, pattern: ArrayLike) -> Array:
+        P = np.asarray(pattern)
+        X = np.zeros((P.size, P.size))
+        for part, first, factor in self._placed():
+            local = P - first
+            inside = np.flatnonzero((local >= 0) & (local < part.steps))
+            if inside.size:
+                X[np.ix_(inside, inside)] = factor * part.block(local[inside])
+        return X
+
+
+@dataclass(frozen=True, eq=False)
+class ParallelStrategy(Strategy):
+    """Independent strategies side by side: one unit adds to every channel of each of its steps.
+
+    Column ``p * steps + t`` of ``X`` stands for channel p of step t, with a contribution of norm at
+    most 1; other bounds are part of the `scales` of the noise.
+    """
+
+    parts: tuple[Strategy, ...]
+    scales: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        _check_parts(self.parts, self.scales, "channel")
+        if len({part.steps for part in self.parts}) > 1:
+            raise SordinoError(
+                "all channels must have the same number of steps, got "
+                f"{[part.steps for part in self.parts]}"
+            )
+
+    @property
+    def steps(self) -> int:  # type: ignore[override]
+        return self.parts[0].steps
+
+    @property
+    def channels(self) -> int:
+        return len(self.parts)
+
+    def gram(self) -> Array:
+        _check_dense(self.channels * self.steps)
+        return _block_diagonal([part.gram() for part in self.parts], self.scales)
+
+    def absolute_gram(self) -> Array:
+        return sum(
+            (part.absolute_gram() / s**2 for part, s in zip(self.parts, self.scales, strict=True)),
+            np.zeros((self.steps, self.steps)),
+        )
+
+    def fixed_batch_energy(self, separation: int, clips: Array | None = None) -> Array:
+        if clips is not None:
+            raise SordinoError("clips of several channels belong into the scales of their noise")
+        return sum(
+            (
+                part.fixed_batch_energy(separation) / s**2
+                for part, s in zip(self.parts, self.scales, strict=True)
+            ),
+            np.zeros(min(separation, self.steps)),
+        )
+
+    def block(self, pattern: ArrayLike) -> Array:
+        return _block_diagonal([part.block(pattern) for part in self.parts], self.scales)
+
+
+def _check_parts(parts: tuple[Strategy, ...], scales: tuple[float, ...], what: str) -> None:
+    if not parts or len(parts) != len(scales):
+        raise SordinoError(
+            f"every {what} needs a strategy and a scale, got {len(parts)} and {len(scales)}"
+        )
+    if not all(np.isfinite(s) and s > 0 for s in scales):
+        raise SordinoError(f"the scale of every {what} must be a positive number, got {scales}")
+    if any(part.channels > 1 for part in parts):
+        raise SordinoError(f"a {what} cannot have several channels of its own")
+
+
+def _block_diagonal(blocks: list[Array], scales: tuple[float, ...]) -> Array:
+    """The blocks over the squares of their scales."""
+    size = sum(len(block) for block in blocks)
+    X = np.zeros((size, size))
+    first = 0
+    for block, scale in zip(blocks, scales, strict=True):
+        own = slice(first, first + len(block))
+        X[own, own] = block / scale**2
+        first += len(block)
+    return X

@@ -86,6 +86,8 @@ def independent_counterpart(plan: Plan) -> Plan | None:
     """
     if isinstance(plan.mechanism, Independent) or plan.population.is_secret:
         return None
+    if plan.contribution.channels > 1 or not plan.guarantee.is_private:
+        return None
     independent = Independent(plan.population.steps)
     own = run_sensitivity(plan.population, plan.mechanism, plan.schedule).value
     other = run_sensitivity(plan.population, independent, plan.schedule).value
@@ -100,12 +102,10 @@ def measured_noise(plan: Plan, coordinates: int) -> MeasuredNoise:
     steps = plan.population.steps
     count = min(steps, MEASURED_STEPS)
     key = RunKey.from_insecure_seed(0).noise_key("calibration")
-    rows = np.asarray(_rows(plan.mechanism, key, count, coordinates), np.float64)
-    rows *= plan.noise_std / plan.divisor
-    relative = plan.schedule.relative_noise(steps)
-    if relative is not None:
-        rows *= np.asarray(relative)[:count, None]
-    return MeasuredNoise(_std(rows), _std(plan.workload.apply(rows)))
+    channels = plan.contribution.channels
+    rows = np.asarray(_rows(plan.mechanism, key, count, coordinates * channels), np.float64)
+    rows *= np.repeat(plan.noise_stds()[:count], coordinates, axis=1) / plan.divisor
+    return MeasuredNoise(_std(rows[:, :coordinates]), _std(plan.judged.apply(rows)))
 
 
 # One compiled program: dispatched one by one, the small operations would each be compiled.

@@ -2,22 +2,27 @@
 
 A schedule gives the *relative* noise of each step, fixed before the run from public information. The
 plan scales it to the budget; the sensitivity formula takes ``1 / relative noise`` as column weights.
+Relative noise is normalised to ``sum_t 1/relative_t^2 = T``: with every record in every step, a plan's
+`noise` then is the uniform noise that costs as much.
 """
 
 from __future__ import annotations
 
+import base64
+import math
+import zlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from sordino.errors import require_choice
+from sordino.errors import SordinoError, require_choice
 
 
 class Schedule(ABC):
-    """One way to spread the budget."""
+    """One way to spread the budget. Subclasses are frozen, hashable dataclasses of plain values."""
 
     kind: ClassVar[str]
 
@@ -30,9 +35,28 @@ class Schedule(ABC):
         """A short phrase for a plan's page."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind}
+        """Plain data that `schedule_from_json` reads back bit for bit."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {
+            "kind": self.kind,
+            **{
+                name: _packed(value) if isinstance(value, tuple) else value
+                for name, value in values.items()
+            },
+        }
 
 
+_SCHEDULES: dict[str, type[Schedule]] = {}
+_S = TypeVar("_S", bound=type[Schedule])
+
+
+def register(cls: _S) -> _S:
+    """Make a schedule known by its `kind`, for plans that are read back and for `schedule_named`."""
+    _SCHEDULES[cls.kind] = cls
+    return cls
+
+
+@register
 @dataclass(frozen=True)
 class Uniform(Schedule):
     """The same noise in every step."""
@@ -46,11 +70,74 @@ class Uniform(Schedule):
         return "the same noise level in every step"
 
 
-_SCHEDULES: dict[str, type[Schedule]] = {Uniform.kind: Uniform}
-
-
 def schedule_from_json(data: dict[str, Any]) -> Schedule:
     """The schedule that `to_json` described."""
-    fields = dict(data)
-    kind = require_choice("schedule", fields.pop("kind", ""), _SCHEDULES)
-    return _SCHEDULES[kind](**fields)
+    values = dict(data)
+    kind = values.pop("kind", "")
+    unpacked = {
+        name: _unpacked(value) if isinstance(value, dict) else value
+        for name, value in values.items()
+    }
+    return make(kind, unpacked)
+
+
+def make(kind: str, parameters: dict[str, Any]) -> Schedule:
+    """The schedule of this kind with these parameters, or an error that names the right ones."""
+    cls = _SCHEDULES[require_choice("schedule", kind, _SCHEDULES)]
+    known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+    for name in parameters:
+        require_choice(f"parameter of schedule {kind!r}", name, known)
+    try:
+        return cls(**parameters)
+    except TypeError as error:
+        raise SordinoError(f"schedule {kind!r} takes {', '.join(known)}: {error}") from None
+
+
+def normalized(noise: ArrayLike) -> NDArray[np.float64]:
+    """`noise` times the factor that makes ``sum 1/noise^2`` the number of steps; read-only.
+
+    Only operations that every processor rounds alike, so that a plan reads back as it was.
+    """
+    values = np.asarray(noise, np.float64)
+    # The largest first of all to 1, lest squares overflow.
+    values = values / values.max()
+    mean = math.fsum((1 / (values * values)).tolist()) / values.size
+    relative = values * math.sqrt(mean)
+    relative.flags.writeable = False
+    return relative
+
+
+def numbers(name: str, values: ArrayLike) -> tuple[float, ...]:
+    """`values` as a non-empty tuple of finite floats: what frozen schedules hold."""
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.ndim != 1 or not array.size or not np.isfinite(array).all():
+        raise SordinoError(f"{name} must be a list of finite numbers")
+    return tuple(array.tolist())
+
+
+def plain(schedule: Schedule) -> None:
+    """Turn numpy scalars among a frozen schedule's fields into Python numbers, for JSON."""
+    for field in fields(schedule):  # type: ignore[arg-type]
+        value = getattr(schedule, field.name)
+        if isinstance(value, np.generic):
+            object.__setattr__(schedule, field.name, value.item())
+
+
+def _packed(values: tuple[float, ...]) -> dict[str, Any]:
+    raw = np.asarray(values, "<f8").tobytes()
+    text = base64.b64encode(zlib.compress(raw, 6)).decode("ascii")
+    return {"count": len(values), "float64": text}
+
+
+def _unpacked(data: dict[str, Any]) -> tuple[float, ...]:
+    try:
+        size = 8 * int(data["count"])
+        raw = zlib.decompressobj().decompress(base64.b64decode(data["float64"]), size + 1)
+        if len(raw) != size:
+            raise ValueError("wrong length")
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
+        raise SordinoError(f"packed numbers in this schedule cannot be read: {error}") from None
+    return tuple(np.frombuffer(raw, "<f8").tolist())

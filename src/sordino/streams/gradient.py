@@ -1,40 +1,50 @@
-"""The gradient stream for any JAX loss: ``clip(grad loss(params, example), C)`` per example.
+"""Any JAX loss: per-example gradients by `vmap`, combined and clipped over all parameters together.
 
-Per-example gradients by `vmap`, clipped over all parameters together, summed. Microbatches bound
-the memory: at most `microbatch` per-example gradients exist at a time.
+Microbatches bound the memory: at most `microbatch` per-example gradients exist at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from sordino.privacy.values import ClippedSum
-from sordino.streams.base import Stream, clip_factor
+from sordino.streams.base import Stream, Terms, clip_factor
+from sordino.streams.rules import PLAIN, Rule
 
 
 @dataclass(frozen=True)
 class GradientStream(Stream):
-    """``sum_i clip(grad loss(params, *example_i), C)``.
+    """``sum_i combine(grad loss(point, *example_i) for each point)``.
 
-    A gradient with any non-finite entry contributes zero: it would otherwise have no norm bound.
+    A vector with any non-finite entry contributes zero: it would otherwise have no norm bound.
     """
 
     loss: Callable[..., jax.Array]
+    rule: Rule = PLAIN
     microbatch: int | None = None
+    follows_plan: ClassVar[bool] = True
 
-    def contribution(self, params: Any, batch: Any, mask: jax.Array, clip: jax.Array) -> ClippedSum:
+    def start(self, params: Any) -> Any:
+        return self.rule.start(params)
+
+    def remember(self, memory: Any, params: Any, step: jax.Array) -> Any:
+        return self.rule.remember(memory, params, step)
+
+    def contribution(
+        self, params: Any, memory: Any, batch: Any, mask: jax.Array, terms: Terms, step: jax.Array
+    ) -> ClippedSum:
+        points = self.rule.points(params, memory, step)
+
         def one(example: Any, weight: jax.Array) -> Any:
-            gradient = jax.grad(self.loss)(params, *example)
-            leaves = jax.tree.leaves(gradient)
-            norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves))
-            factor = clip_factor(norm, clip) * weight
-            # 0 * NaN is NaN: a discarded gradient has to be replaced, not scaled.
-            return jax.tree.map(lambda leaf: jnp.where(factor > 0, leaf * factor, 0.0), gradient)
+            gradients = tuple(jax.grad(self.loss)(point, *example) for point in points)
+            channels = self.rule.combine(gradients, clip_pytree, terms)
+            kept = jax.tree.map(lambda leaf: leaf * weight.astype(leaf.dtype), channels)
+            return kept[0] if len(kept) == 1 else kept
 
         def total(examples: Any, weights: jax.Array) -> Any:
             clipped = jax.vmap(one)(examples, weights)
@@ -53,6 +63,19 @@ class GradientStream(Stream):
         def add(running: Any, part: tuple[Any, jax.Array]) -> tuple[Any, None]:
             return jax.tree.map(jnp.add, running, total(*part)), None
 
-        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params)
         parts = (jax.tree.map(split, batch), split(mask))
+        first = jax.tree.map(lambda leaf: leaf[0], parts)
+        shapes = jax.eval_shape(total, *first)
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         return ClippedSum(jax.lax.scan(add, zero, parts)[0])
+
+
+def clip_pytree(vector: Any, clip: Any) -> Any:
+    """`vector` scaled to norm at most `clip` over all its leaves; zero if any entry is not finite."""
+    leaves = jax.tree.leaves(vector)
+    norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves))
+    factor = clip_factor(norm, clip)
+    # 0 * NaN is NaN: a discarded vector has to be replaced, not scaled.
+    return jax.tree.map(
+        lambda leaf: jnp.where(factor > 0, leaf * factor.astype(leaf.dtype), 0), vector
+    )

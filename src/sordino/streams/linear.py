@@ -1,28 +1,34 @@
-"""The gradient stream of linear models in closed form: a private step costs two matrix products.
+"""Linear models in closed form: a private step costs the matrix products of a plain one.
 
-For ``loss = l(W x, y)`` the gradient of one example is the outer product ``r x^T`` with the residual
-``r = dl/dlogits``, so its norm is ``|r| |x|`` and nothing per-example of the model's size is ever
-made. ``1/|x|`` is computed once per run; clipping then is a bound on the residual.
+For ``loss = l(W x, y)`` every gradient of one example is the outer product ``r x^T`` with the
+residual ``r = dl/dlogits``, at whatever W. So a rule's combination of gradients is the same
+combination of residuals, its norm is ``|r| |x|``, and nothing per-example of the model's size is
+ever made. ``1/|x|`` is computed once per run; clipping then is a bound on the residual. The logits
+of all points a rule needs come from one product.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from sordino.losses import LinearLoss
 from sordino.privacy.values import ClippedSum
-from sordino.streams.base import CLIP_MARGIN, Stream
+from sordino.streams.base import CLIP_MARGIN, Stream, Terms
+from sordino.streams.rules import PLAIN, Rule
 
 
 @dataclass(frozen=True)
 class LinearGradientStream(Stream):
-    """``(scale * r)^T X`` for ``data = (X, y)``; params have shape (features,) or (K, features)."""
+    """``r^T X`` for ``data = (X, y)``; params have shape (features,) or (K, features)."""
 
     loss: LinearLoss
+    rule: Rule = PLAIN
+    follows_plan: ClassVar[bool] = True
 
     def prepare(self, data: Any, valid: jax.Array) -> tuple[Any, jax.Array]:
         X, y = data
@@ -37,14 +43,46 @@ class LinearGradientStream(Stream):
         inverse_norm = jnp.where(good, 1.0 / jnp.sqrt(jnp.maximum(square, 1e-30)), 0.0)
         return (X, y, inverse_norm), valid * good
 
-    def contribution(self, params: Any, batch: Any, mask: jax.Array, clip: jax.Array) -> ClippedSum:
+    def start(self, params: Any) -> Any:
+        return self.rule.start(params)
+
+    def remember(self, memory: Any, params: Any, step: jax.Array) -> Any:
+        return self.rule.remember(memory, params, step)
+
+    def contribution(
+        self, params: Any, memory: Any, batch: Any, mask: jax.Array, terms: Terms, step: jax.Array
+    ) -> ClippedSum:
         X, y, inverse_norm = batch
-        residual = self.loss.residual(self.loss.logits(params, X), y)
-        residual = jnp.where(jnp.isfinite(residual), residual, 0.0)
-        limit = clip * CLIP_MARGIN * inverse_norm  # on |r|, so that |r| |x| <= clip
-        if residual.ndim == 1:
-            return ClippedSum((jnp.clip(residual, -limit, limit) * mask) @ X)
-        size = jnp.sqrt(jnp.sum(residual * residual, axis=1))
-        factor = jnp.minimum(1.0, limit / jnp.maximum(size, 1e-30)) * mask
-        # |r| may overflow where r itself does not: the factor is then 0, and so is the product.
-        return ClippedSum((residual * factor[:, None]).T @ X)
+        points = self.rule.points(params, memory, step)
+        residuals = []
+        for logits in self._logits(points, X):
+            residual = self.loss.residual(logits, y)
+            residuals.append(jnp.where(jnp.isfinite(residual), residual, 0.0))
+        channels = self.rule.combine(
+            tuple(residuals), partial(_clip_residual, inverse_norm=inverse_norm), terms
+        )
+        sums = tuple(_product(vector, mask, X) for vector in channels)
+        return ClippedSum(sums[0] if len(sums) == 1 else sums)
+
+    def _logits(self, points: tuple[Any, ...], X: jax.Array) -> list[jax.Array]:
+        if len(points) == 1:
+            return [self.loss.logits(points[0], X)]
+        if points[0].ndim == 1:
+            return list(self.loss.logits(jnp.stack(points), X).T)
+        return jnp.split(self.loss.logits(jnp.concatenate(points), X), len(points), axis=1)
+
+
+def _clip_residual(vector: jax.Array, clip: Any, inverse_norm: jax.Array) -> jax.Array:
+    """Each example's residual scaled so that ``|r| |x| <= clip``."""
+    limit = clip * CLIP_MARGIN * inverse_norm
+    if vector.ndim == 1:
+        return jnp.clip(vector, -limit, limit)
+    size = jnp.sqrt(jnp.sum(vector * vector, axis=1))
+    # |r| may overflow where r itself does not: the factor is then 0, and so is the product.
+    return vector * jnp.minimum(1.0, limit / jnp.maximum(size, 1e-30))[:, None]
+
+
+def _product(vector: jax.Array, mask: jax.Array, X: jax.Array) -> jax.Array:
+    if vector.ndim == 1:
+        return (vector * mask) @ X
+    return (vector * mask[:, None]).T @ X

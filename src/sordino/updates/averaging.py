@@ -1,4 +1,8 @@
-"""Tail averaging: return the mean of the last iterates. Free, and it removes much of the noise."""
+"""What of the trajectory is returned: a mean of the last iterates, or a random one.
+
+Averaging is free, and it removes much of the noise. A random iterate is what the theory of
+non-convex methods speaks of; its index is drawn before the run, from nothing that depends on data.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from sordino.privacy.values import PrivateEstimate
-from sordino.updates.base import StepInfo, Update
+from sordino.updates.base import StepInfo, Update, Wrapper
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,28 @@ class TailAveraged(Update):
         inner, mean, count = state
         last = self.inner.output(params, inner)
         return _mean_or_last(mean, last, count)
+
+
+@dataclass(frozen=True)
+class RandomIterate(Wrapper):
+    """`inner`, returning the iterate that step `info.chosen` evaluated gradients at."""
+
+    inner: Update
+
+    def own_init(self, params: Any) -> Any:
+        return params
+
+    def step(
+        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[Any, Any]:
+        inner, kept = state
+        now = info.step <= info.chosen
+        kept = jax.tree.map(lambda x, k: jnp.where(now, x, k), params, kept)
+        params, inner = self.inner.step(params, inner, estimate, info)
+        return params, (inner, kept)
+
+    def output(self, params: Any, state: Any) -> Any:
+        return state[1]
 
 
 @jax.jit

@@ -35,6 +35,27 @@ class Descent(Update):
 
 
 @dataclass(frozen=True)
+class AdaptiveStep(Update):
+    """SRM's step ``x <- x - min(lr, step_length / |v|) v`` (papers/01 1.1: zeta/L and 1/(2L)).
+
+    No privacy rests on it: contributions are clipped whatever the step.
+    """
+
+    step_length: float
+
+    def init(self, params: Any) -> Any:
+        return ()
+
+    def step(
+        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[Any, Any]:
+        norm = optax.tree.norm(estimate.value)
+        rate = jnp.minimum(info.learning_rate, self.step_length / jnp.maximum(norm, 1e-30))
+        moved = jax.tree.map(lambda x, v: (x - rate * v).astype(x.dtype), params, estimate.value)
+        return moved, state
+
+
+@dataclass(frozen=True)
 class Optax(Update):
     """A complete optax optimizer of the user's, learning rate and all."""
 
@@ -56,13 +77,15 @@ def _unit_length(direction: Any, params: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf / jnp.maximum(norm, 1e-30), direction)
 
 
-OPTIMIZERS = ("sgd", "adam", "normalized")
+TRANSFORMS = ("sgd", "adam", "normalized", "bias-corrected")
 
 
 @cache
 def named_transform(name: str, momentum: float) -> optax.GradientTransformation:
     """The direction of a named optimizer; cached so that compiled code is found again."""
-    require_choice("optimizer", name, OPTIMIZERS)
+    require_choice("optimizer", name, TRANSFORMS)
+    if name == "bias-corrected":
+        return optax.ema(momentum, debias=True)
     if name == "adam":
         return optax.scale_by_adam()
     if name == "normalized":

@@ -6,6 +6,7 @@ Everything here runs once, at planning time, in float64 numpy and knows nothing 
 - ``banded``: the best strategy with a given number of bands;
 - ``blt``: the best strategy that streams through a few buffers, at any length;
 - ``dense``: the best strategy of all, with a certificate, for up to about two thousand steps;
+- ``linear``: workloads of any kind as matrices;
 - ``error``: the noise a strategy leaves in a workload.
 """
 
@@ -20,6 +21,9 @@ from sordino.mechanisms.factorize.error import dense_error as dense_error
 from sordino.mechanisms.factorize.error import noising_error as noising_error
 from sordino.mechanisms.factorize.error import rmse as rmse
 from sordino.mechanisms.factorize.error import toeplitz_error as toeplitz_error
+from sordino.mechanisms.factorize.linear import completed as completed
+from sordino.mechanisms.factorize.linear import weighted_rows as weighted_rows
+from sordino.mechanisms.factorize.linear import workload_matrix as workload_matrix
 from sordino.mechanisms.factorize.toeplitz import column_norms as column_norms
 from sordino.mechanisms.factorize.toeplitz import (
     fixed_order_sensitivity as fixed_order_sensitivity,

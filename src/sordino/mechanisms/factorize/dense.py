@@ -11,7 +11,10 @@ is carried over to blocks, and taken to a power p that cycles through 2, 4, 10. 
 and is homogeneous of degree -1/2 in it, so near the optimum a step multiplies the components of the
 error by ``1 - p a``, 0 < a <= 1/2: by no less than 1/2 for the plain step p = 1, and a cycle of
 three such steps shrinks every component, the slowest as much as sixteen plain steps. That is proved
-for one participation and observed for several; either way the result carries its own gap.
+for one participation and observed for several; either way the result carries its own gap. Far from
+the optimum the large powers may overshoot (workloads of nearly low rank, where some patterns end up
+with no weight at all): if the lower bound falls or nothing improves any more, the search goes back
+to its best point and on with smaller powers.
 """
 
 from __future__ import annotations
@@ -26,15 +29,26 @@ from scipy.linalg import LinAlgError, cholesky, svd
 
 from sordino.errors import SordinoError, require_count, require_positive
 from sordino.mechanisms.factorize.error import dense_error, rmse
-from sordino.mechanisms.workloads import Workload
+from sordino.mechanisms.factorize.linear import workload_matrix
+from sordino.mechanisms.workloads import LinearMap, Workload
 
 Array = npt.NDArray[np.float64]
 # Patterns of equal length k go together: indices [patterns, k], blocks [patterns, k, k].
 Groups = list[npt.NDArray[np.intp]]
 Blocks = list[npt.NDArray[np.float64]]
 
-_STEP_POWERS = (2.0, 4.0, 10.0)
+# To be raised when the search would return something else: results are kept on disk under it.
+ALGORITHM_VERSION = 1
+# Powers of the steps of one cycle, from the fastest cycle to the safest.
+_CYCLES = ((2.0, 4.0, 10.0), (2.0, 4.0), (2.0,), (1.0,), (0.5,))
 _MAX_CYCLES = 300
+# A fall of the lower bound by this fraction is an overshoot; the last digits may always go down.
+_OVERSHOOT = 0.01
+# A gap that shrinks by less than _LEAST_GAIN in _PATIENCE cycles has stalled.
+_PATIENCE = 5
+_LEAST_GAIN = 0.02
+# The least weight of a pattern relative to the largest: some would go to zero, and never return.
+_LEAST_WEIGHT = 1e-12
 # Below this ratio of extreme eigenvalues the small ones of W'W are no longer accurate.
 _TRUSTED_CONDITION = 1e-11
 
@@ -56,7 +70,7 @@ class DenseResult:
 
 
 def optimize_dense(
-    workload: Workload | npt.ArrayLike,
+    workload: LinearMap | npt.ArrayLike,
     n: int,
     epochs: int = 1,
     separation: int | None = None,
@@ -66,7 +80,7 @@ def optimize_dense(
     """Dense strategy of least ``sensitivity x RMSE``.
 
     Args:
-        workload: A workload, or any matrix with n columns and full column rank.
+        workload: A linear map, or any matrix with n columns, of full column rank.
         n: Number of steps.
         epochs: Participations of one example, ``ceil(n / epochs)`` steps apart.
         separation: Steps per epoch b, instead of ``epochs``; the patterns are j, j + b, ... below
@@ -75,7 +89,7 @@ def optimize_dense(
         max_seconds: Stop at this time with the gap reached so far; a result that stopped here
             depends on the speed of the machine.
     """
-    matrix = _workload_matrix(workload, n)
+    matrix = _full_rank_matrix(workload, n)
     groups = _pattern_groups(n, epochs, separation)
     tolerance = require_positive("tolerance", tolerance)
     deadline = time.monotonic() + require_positive("max_seconds", max_seconds)
@@ -83,10 +97,17 @@ def optimize_dense(
     dual = [_constant_diagonal(norms[g][:, :, None] * np.eye(g.shape[1])) for g in groups]
     # With one participation there is nothing to make orthogonal.
     once = groups[0].shape[1] == 1
-    best_gram, best_upper, best_lower = np.eye(n), math.inf, 0.0
+    best_gram, best_upper, best_lower, best_dual = np.eye(n), math.inf, 0.0, dual
+    cycles, gaps = list(_CYCLES), [math.inf]
     for _ in range(_MAX_CYCLES):
         gram, lower = _strategy_gram(matrix, dual, groups)
-        best_lower = max(best_lower, lower)
+        overshot = lower < (1.0 - _OVERSHOOT) * best_lower
+        if len(cycles) > 1 and (overshot or _stalled(gaps)):
+            cycles.pop(0)
+            dual, gaps = best_dual, [math.inf]
+            gram, lower = _strategy_gram(matrix, dual, groups)
+        if lower > best_lower:
+            best_lower, best_dual = lower, dual
         for candidate in [gram] if once else [gram, _orthogonalized(gram, groups)]:
             scaled = _scale_to_unit(candidate, groups)
             upper = _squared_error(matrix, scaled)
@@ -94,12 +115,16 @@ def optimize_dense(
                 best_gram, best_upper = scaled, upper
         if best_upper <= (1.0 + tolerance) ** 2 * best_lower or time.monotonic() >= deadline:
             break
-        for power in _STEP_POWERS:
+        gaps.append(best_upper / best_lower - 1.0)
+        for step, power in enumerate(cycles[0]):
+            if step > 0:
+                gram, lower = _strategy_gram(matrix, dual, groups)
+                if lower > best_lower:
+                    best_lower, best_dual = lower, dual
             blocks = [_take(gram, g) for g in groups]
-            dual = [_fixed_point_step(h, x, power) for h, x in zip(dual, blocks, strict=True)]
-            if power != _STEP_POWERS[-1]:
-                gram, _ = _strategy_gram(matrix, dual, groups)
-    strategy = _lower_factor(best_gram)
+            moved = [_fixed_point_step(h, x, power) for h, x in zip(dual, blocks, strict=True)]
+            dual = _bounded_weights(moved)
+    strategy = lower_factor(best_gram)
     # Rounding in the factorization must not cost privacy: measure what it really is.
     strategy /= math.sqrt(pattern_sums(strategy.T @ strategy, groups).max())
     error = rmse(dense_error(strategy, matrix))
@@ -115,13 +140,15 @@ def pattern_sums(gram: Array, groups: Groups) -> Array:
     return np.concatenate([np.abs(_take(gram, g)).sum((1, 2)) for g in groups])
 
 
-def _workload_matrix(workload: Workload | npt.ArrayLike, n: int) -> Array:
-    n = require_count("n", n)
+def lower_factor(gram: Array) -> Array:
+    """Lower-triangular C with ``C' C = X``; plain Cholesky would give ``C C' = X``."""
+    return np.ascontiguousarray(cholesky(gram[::-1, ::-1])[::-1, ::-1])
+
+
+def _full_rank_matrix(workload: LinearMap | npt.ArrayLike, n: int) -> Array:
+    matrix = workload_matrix(workload, n)
     if isinstance(workload, Workload):
-        return workload.matrix(n)
-    matrix = np.asarray(workload, np.float64)
-    if matrix.ndim != 2 or matrix.shape[1] != n:
-        raise SordinoError(f"workload must have n = {n} columns, got shape {matrix.shape}")
+        return matrix  # triangular with a constant, positive diagonal
     if not np.all(np.isfinite(matrix)) or np.linalg.matrix_rank(matrix) < n:
         raise SordinoError("workload must be finite and have full column rank")
     return matrix
@@ -189,6 +216,18 @@ def _fixed_point_step(h: Array, x: Array, power: float) -> Array:
     return _constant_diagonal(root @ _power(x / outer, power) @ root / outer)
 
 
+def _stalled(gaps: list[float]) -> bool:
+    return len(gaps) > _PATIENCE + 1 and gaps[-1] > (1.0 - _LEAST_GAIN) * gaps[-1 - _PATIENCE]
+
+
+def _bounded_weights(dual: Blocks) -> Blocks:
+    """Blocks relative to the largest; only their proportions enter the bound, which any H gives."""
+    weights = [h[:, 0, 0] for h in dual]
+    top = max(float(w.max()) for w in weights)
+    bounded = [np.maximum(w / top, _LEAST_WEIGHT) for w in weights]
+    return [h * (b / w)[:, None, None] for h, b, w in zip(dual, bounded, weights, strict=True)]
+
+
 def _scale_to_unit(gram: Array, groups: Groups) -> Array:
     """Scale the columns so that every pattern uses its whole sensitivity 1."""
     scale = np.empty(len(gram))
@@ -210,15 +249,10 @@ def _orthogonalized(gram: Array, groups: Groups) -> Array:
 def _squared_error(matrix: Array, gram: Array) -> float:
     """``tr(W'W X^{-1})``, or infinity where X is not positive definite."""
     try:
-        factor = _lower_factor(gram)
+        factor = lower_factor(gram)
     except LinAlgError:
         return math.inf
     return float(np.sum(dense_error(factor, matrix) ** 2))
-
-
-def _lower_factor(gram: Array) -> Array:
-    """Lower-triangular C with ``C' C = X``; plain Cholesky would give ``C C' = X``."""
-    return np.ascontiguousarray(cholesky(gram[::-1, ::-1])[::-1, ::-1])
 
 
 def _power(blocks: Array, exponent: float) -> Array:

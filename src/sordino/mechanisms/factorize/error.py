@@ -11,8 +11,9 @@ import numpy.typing as npt
 from scipy.linalg import solve_triangular
 
 from sordino.errors import SordinoError
+from sordino.mechanisms.factorize.linear import workload_matrix
 from sordino.mechanisms.factorize.toeplitz import inverse_coefficients
-from sordino.mechanisms.workloads import Workload
+from sordino.mechanisms.workloads import LinearMap, Workload
 
 Array = npt.NDArray[np.float64]
 
@@ -31,19 +32,17 @@ def noising_error(noising_coef: npt.ArrayLike, workload: Workload) -> Array:
     return np.sqrt(np.cumsum(combined**2))
 
 
-def dense_error(strategy: npt.ArrayLike, workload: Workload | npt.ArrayLike) -> Array:
+def dense_error(strategy: npt.ArrayLike, workload: LinearMap | npt.ArrayLike) -> Array:
     """Row norms of ``W C^{-1}`` for a lower-triangular float64[n, n] strategy.
 
-    The workload may also be a matrix with n columns, for workloads that are not Toeplitz.
+    The workload may be any linear map, or a matrix with n columns.
     """
     c = np.asarray(strategy, np.float64)
     if c.ndim != 2 or c.shape[0] != c.shape[1] or np.any(np.triu(c, 1)):
         raise SordinoError(f"strategy must be a lower-triangular matrix, got shape {c.shape}")
     if np.any(np.diag(c) == 0.0):
         raise SordinoError("strategy must have a non-zero diagonal, or it has no inverse")
-    w = workload.matrix(len(c)) if isinstance(workload, Workload) else np.asarray(workload)
-    if w.ndim != 2 or w.shape[1] != len(c):
-        raise SordinoError(f"workload must have {len(c)} columns, got shape {w.shape}")
+    w = workload_matrix(workload, len(c))
     # (W C^{-1})' = C^{-T} W'.
     rows: Array = solve_triangular(c, w.T, lower=True, trans="T")
     return np.asarray(np.linalg.norm(rows, axis=0), np.float64)

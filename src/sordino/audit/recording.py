@@ -1,0 +1,226 @@
+"""The real loop, many times over, with every release kept.
+
+A `Recording` is a run of a plan (the same batches, clips, noise rows and updates, compiled by the
+same function) whose update is wrapped to note each `PrivateEstimate` it is handed. It is mapped over
+run keys: key i has the noise and the secret batches that `train` would have with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
+
+from sordino.engine.batches import batch_indices, public_order
+from sordino.engine.keys import RunKey
+from sordino.engine.loop import (
+    Carry,
+    Constants,
+    Program,
+    StepInputs,
+    carry_of,
+    parameter_count,
+    prepare_data,
+    run_chunk,
+    start_states,
+)
+from sordino.engine.run import Run, check_rows, to_device
+from sordino.mechanisms.base import Mechanism
+from sordino.planning import Plan
+from sordino.population import Population
+from sordino.privacy.values import PrivateEstimate
+from sordino.updates.base import StepInfo, Update
+
+# Numbers that the runs of one batch may hold in their records (16 MB).
+BATCH_ENTRIES = 1 << 22
+MOST_AT_ONCE = 2000
+
+
+class Releases(NamedTuple):
+    """What some runs released: sums with noise, and the points they were evaluated at.
+
+    Attributes:
+      sums: (runs, steps, channels, d), multiplied back by the public divisors.
+      points: (runs, steps, d).
+    """
+
+    sums: NDArray[np.float32]
+    points: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Recorded(Update):
+    """`inner`, with every estimate and every point kept."""
+
+    inner: Update
+    steps: int
+    channels: int
+
+    def init(self, params: Any) -> Any:
+        size = parameter_count(params)
+        values = jnp.zeros((self.steps, self.channels * size))
+        return self.inner.init(params), values, jnp.zeros((self.steps, size))
+
+    def step(
+        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[Any, Any]:
+        inner, values, points = state
+        values = values.at[info.step].set(ravel_pytree(estimate.value)[0])
+        points = points.at[info.step].set(ravel_pytree(params)[0])
+        params, inner = self.inner.step(params, inner, estimate, info)
+        return params, (inner, values, points)
+
+    def output(self, params: Any, state: Any) -> Any:
+        return self.inner.output(params, state[0])
+
+
+class Recording(Run):
+    """A plan's run that keeps its releases, for many keys at once."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        loss: Any,
+        params: Any,
+        data: Any,
+        *,
+        regularizer: Callable[[Any], jax.Array] | None = None,
+    ) -> None:
+        super().__init__(
+            plan,
+            loss,
+            params,
+            data,
+            key=RunKey.from_insecure_seed(0),
+            regularizer=regularizer,
+            driver="scan",
+        )
+        channels = plan.contribution.channels
+        recorded = Recorded(self.program.update, self.steps, channels)
+        self.program = replace(self.program, update=recorded)
+        point = self._carry.params
+        states = (point, *start_states(self.program, point))
+        self._carry = carry_of(states, self._carry.noise_state)
+        self.size = parameter_count(point)
+        reordered = self.program.sliced and not plan.population.is_full_batch
+        self._order = public_order(plan.population) if reordered else None
+
+    def silenced(self) -> Recording:
+        """The same run without noise: what is left are the clipped sums themselves."""
+        other = copy(self)
+        quiet = np.zeros_like(self._schedule.noise_stds)
+        other._schedule = replace(self._schedule, noise_stds=quiet)
+        return other
+
+    def on(self, data: Any) -> Recording:
+        """The same run, and the same compiled program, on other data."""
+        check_rows(self.plan, data)
+        other = copy(self)
+        other._data, other._valid = prepare_data(self.program.stream, to_device(data), self._order)
+        return other
+
+    def at_once(self) -> int:
+        """How many runs are mapped together."""
+        entries = self.steps * self.size * (2 * self.plan.contribution.channels + 2)
+        return max(1, min(MOST_AT_ONCE, BATCH_ENTRIES // entries))
+
+    def releases(self, seed: int, runs: int) -> Iterator[Releases]:
+        """The releases of `runs` runs, a batch of them at a time; `seed` names their keys."""
+        # Every batch is equally wide, so that one program serves them all.
+        width = self.at_once()
+        for begin in range(0, runs, width):
+            sums, points = self._batch(seed, begin, width)
+            yield Releases(sums[: runs - begin], points[: runs - begin])
+
+    def _batch(self, seed: int, begin: int, width: int) -> Releases:
+        keys = noise_keys(seed, begin, width)
+        carry: Any = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), (width, *np.shape(leaf))), self._carry
+        )
+        for first, end in zip(self._starts[:-1], self._starts[1:], strict=True):
+            picked, mapped = None, None
+            if self.plan.population.is_secret:
+                picked = secret_batches(
+                    self.plan.population, seed, begin, width, first, end - first
+                )
+                mapped = 0
+            elif not self.program.sliced:
+                picked = batch_indices(self.plan.population, self.key, first, end - first)
+            carry = _map_chunk(
+                self.program,
+                end - first,
+                mapped,
+                carry,
+                self._data,
+                self._valid,
+                self.plan.mechanism,
+                keys,
+                self._constants,
+                self._schedule.inputs(first, end - first, None),
+                picked,
+            )
+        _, values, points = carry.update_state
+        sums = np.asarray(values).reshape(width, self.steps, -1, self.size)
+        sums = sums * np.asarray(self._schedule.divisors)[:, None, None]
+        return Releases(sums, np.asarray(points))
+
+
+@partial(jax.jit, static_argnames=("program", "count", "mapped"))
+def _map_chunk(
+    program: Program,
+    count: int,
+    mapped: int | None,
+    carry: Carry,
+    data: Any,
+    valid: jax.Array,
+    mechanism: Mechanism,
+    keys: jax.Array,
+    constants: Constants,
+    inputs: StepInputs,
+    picked: Any,
+) -> Carry:
+    """`run_chunk` of every run."""
+
+    def one(carry: Carry, key: jax.Array, picked: Any) -> Carry:
+        now = inputs._replace(picked=picked)
+        return run_chunk(program, count, carry, data, valid, mechanism, key, constants, now)
+
+    return jax.vmap(one, in_axes=(0, 0, mapped))(carry, keys, picked)
+
+
+def run_key(seed: int, i: int) -> RunKey:
+    """The key of run i of an audit."""
+    return RunKey.from_insecure_seed((seed << 32) + i)
+
+
+@lru_cache(maxsize=32)
+def noise_keys(seed: int, begin: int, count: int) -> jax.Array:
+    """The keys of `RunKey.noise_key("gradient")` for some runs, as one array (count,)."""
+    secrets = [run_key(seed, i).derive("noise/gradient")[:8] for i in range(begin, begin + count)]
+    words: Any = np.frombuffer(b"".join(secrets), np.uint32).reshape(count, 2)
+    return jax.random.wrap_key_data(words, impl="threefry2x32")
+
+
+@lru_cache(maxsize=32)
+def secret_batches(
+    population: Population, seed: int, begin: int, count: int, first: int, steps: int
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """The secret batches of some runs: indices and mask (count, steps, width)."""
+    drawn = [
+        batch_indices(population, run_key(seed, i), first, steps)
+        for i in range(begin, begin + count)
+    ]
+    width = max(indices.shape[1] for indices, _ in drawn)
+
+    def joined(parts: list[Any]) -> Any:
+        return np.stack([np.pad(p, ((0, 0), (0, width - p.shape[1]))) for p in parts])
+
+    return joined([indices for indices, _ in drawn]), joined([mask for _, mask in drawn])

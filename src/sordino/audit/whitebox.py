@@ -1,0 +1,337 @@
+r"""A white-box audit: the real loop, thousands of times, on two neighbouring data sets.
+
+    result = audit(plan)                      # 10,000 runs with the worst example, 10,000 without
+    result.mu_low, result.mu_high, print(result.verdict())
+
+The attacker knows the plan and everything but the one example, sees every release, and computes
+from them one number per run, from which mu is estimated with a confidence interval.
+
+**Batches in a public order.** The releases are Gaussian around two means whose difference ``s`` is
+known, with the covariance Sigma of the plan. The log-likelihood ratio is ``s^T Sigma^-1 x`` up to
+constants, its law is N(+-mu^2/2, mu^2), and mu is the distance of its means over its deviation.
+
+**Secret batches.** The canary takes part in a step with probability q, so a step's likelihood ratio
+is a mixture, ``log(1 - q + q e^l)`` (zero-out; a ratio of two mixtures for replace-one, ``e^l`` and
+``e^l'`` for the canary and its opposite). The event "the sum over the steps exceeds epsilon" gives
+delta(epsilon), which is stated as the mu whose GDP curve passes through it, like the plan's own.
+
+**Two attacks.** All of that is computed from the plan: if the implementation does something else, the
+numbers do not fit the claim. But noise that is correlated in a way that the plan does not say can
+help another attacker. So a pilot, of a fifth of the runs, also fits the best linear statistic (Fisher's
+discriminant) and, for secret batches, the best threshold to what is really released; if that is
+clearly better there, it is the attack that the main runs are scored by. The choice is made before
+those are drawn, so that the interval is valid for either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.audit.canary import (
+    DIMENSIONS,
+    Canary,
+    drive_clock,
+    planned_precision,
+    planned_scale,
+    scripted_loss,
+    starting_point,
+)
+from sordino.audit.intervals import Interval, equivalent_mu, hockey_stick, separation
+from sordino.audit.recording import Recording
+from sordino.errors import SordinoError, require_count, require_fraction
+from sordino.planning import Plan
+
+Array = NDArray[np.float64]
+Statistic = Callable[[Array], Array]
+Score = Callable[[Array, Array, float, float], Interval]
+
+RUNS = 10_000
+CONFIDENCE = 0.999
+# A pilot of this share of the runs chooses the attack.
+PILOT = 0.2
+# The learned attack is scored on the runs it was fitted to, so it must be better by this much.
+CLEARLY = 1.1
+# A discriminant of more numbers than this share of the pilot would fit its noise.
+MOST_FEATURES = 0.1
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """What an audit found.
+
+    Attributes:
+      mu_low, mu_estimate, mu_high: the attack's mu, with a two-sided interval.
+      mu_claimed: what the plan states.
+      runs: how many with the canary, and as many without.
+      confidence: of the interval.
+      attack: "planned" or "learned".
+      epsilon: for secret batches, where the two privacy curves were compared.
+    """
+
+    recipe: str
+    mu_low: float
+    mu_estimate: float
+    mu_high: float
+    mu_claimed: float
+    runs: int
+    confidence: float
+    attack: str = "planned"
+    epsilon: float | None = None
+
+    @property
+    def violates(self) -> bool:
+        """Whether the loop leaks more than its plan states, at this confidence."""
+        return self.mu_low > self.mu_claimed
+
+    @property
+    def ratio(self) -> float:
+        """The estimate over the claim."""
+        return self.mu_estimate / self.mu_claimed
+
+    def verdict(self) -> str:
+        """The result as a sentence."""
+        found = (
+            f"mu between {self.mu_low:.4g} and {self.mu_high:.4g} (estimate {self.mu_estimate:.4g})"
+        )
+        at = "" if self.epsilon is None else f" at epsilon {self.epsilon:g}"
+        stated = (
+            f"{self.confidence:.1%} confidence, {self.runs:,} runs with and without one example"
+        )
+        if self.violates:
+            return (
+                f"{self.recipe} leaks more than its plan states: {found}{at}, where {self.mu_claimed:.4g} "
+                f"is claimed ({stated})."
+            )
+        return (
+            f"{self.recipe} keeps its word: {found}{at}, {self.ratio:.1%} of the claimed "
+            f"{self.mu_claimed:.4g} ({stated})."
+        )
+
+
+def audit(
+    plan: Plan,
+    *,
+    runs: int = RUNS,
+    confidence: float = CONFIDENCE,
+    epsilon: float = 1.0,
+    seed: int = 0,
+) -> AuditResult:
+    """Audit a plan; it is run on a small scripted model, so plan a short run for few examples.
+
+    Args:
+      plan: a private plan.
+      runs: with the canary; as many without, and a fifth more of both for the pilot.
+      confidence: of the interval of mu.
+      epsilon: where an amplified plan's privacy curve is compared.
+      seed: of the audit's run keys.
+    """
+    return Neighbours.of(plan).audit(runs=runs, confidence=confidence, epsilon=epsilon, seed=seed)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Two neighbouring data sets as recordings: 0 without the canary, 1 with it.
+
+    Under replace-one, world 0 has its opposite instead.
+    """
+
+    plan: Plan
+    canary: Canary
+    worlds: tuple[Recording, Recording]
+    ticks: Array
+
+    @classmethod
+    def of(cls, plan: Plan, canary: Canary | None = None) -> Neighbours:
+        """The pair of a plan, its clock read off a run without noise."""
+        canary = Canary.of(plan) if canary is None else canary
+        stopped = canary.data(plan, 0.0, np.zeros(plan.population.steps - 1))
+        run = Recording(plan, scripted_loss, starting_point(), stopped, regularizer=drive_clock)
+        ticks = _clock_ticks(run)
+        without = -1.0 if plan.guarantee.adjacency == "replace-one" else 0.0
+        worlds = (
+            run.on(canary.data(plan, without, ticks)),
+            run.on(canary.data(plan, 1.0, ticks)),
+        )
+        return cls(plan, canary, worlds, ticks)
+
+    def audit(
+        self,
+        *,
+        runs: int = RUNS,
+        confidence: float = CONFIDENCE,
+        epsilon: float = 1.0,
+        seed: int = 0,
+    ) -> AuditResult:
+        """See `audit`."""
+        runs = require_count("runs", runs, minimum=100)
+        require_fraction("confidence", confidence)
+        guarantee = self.plan.guarantee
+        scored = _by_event if guarantee.is_amplified else _by_means
+        attack, statistic = self._chosen_attack(
+            scored, max(100, round(PILOT * runs)), epsilon, seed
+        )
+        values = self._values(statistic, runs, seed)
+        low, estimate, high = scored(*values, epsilon, confidence)
+        claimed = guarantee.mu
+        if guarantee.is_amplified:
+            claimed = equivalent_mu(epsilon, guarantee.delta(epsilon))
+        return AuditResult(
+            recipe=self.plan.recipe,
+            mu_low=low,
+            mu_estimate=estimate,
+            mu_high=high,
+            mu_claimed=claimed,
+            runs=runs,
+            confidence=confidence,
+            attack=attack,
+            epsilon=epsilon if guarantee.is_amplified else None,
+        )
+
+    def _chosen_attack(
+        self, scored: Score, pilot: int, epsilon: float, seed: int
+    ) -> tuple[str, Statistic]:
+        """The best attack on a pilot of runs that are used for nothing else."""
+        planned = self.planned_statistic()
+        without, having = (
+            np.concatenate(list(self.features(world, _stream(seed, 2 + world), pilot)))
+            for world in (0, 1)
+        )
+        candidates: list[tuple[str, Statistic]] = []
+        learned = _discriminant(without, having)
+        if learned is not None:
+            candidates.append(("learned", learned))
+        if self.plan.guarantee.is_amplified:
+            # The event "above epsilon" is the best one if all is as planned; else another may be.
+            candidates = [
+                (
+                    "learned",
+                    _moved(statistic, _best_shift(statistic(without), statistic(having), epsilon)),
+                )
+                for statistic in (planned, *(statistic for _, statistic in candidates))
+            ]
+
+        def score(statistic: Statistic) -> float:
+            return scored(statistic(without), statistic(having), epsilon, CONFIDENCE)[1]
+
+        best = max(candidates, key=lambda candidate: score(candidate[1]), default=None)
+        if best is not None and score(best[1]) > CLEARLY * max(score(planned), 0.0):
+            return best
+        return "planned", planned
+
+    def _values(self, statistic: Statistic, runs: int, seed: int) -> tuple[Array, Array]:
+        """The statistic of every run in each world."""
+        without, having = (
+            np.concatenate([statistic(x) for x in self.features(world, _stream(seed, world), runs)])
+            for world in (0, 1)
+        )
+        return without, having
+
+    def features(self, world: int, seed: int, runs: int) -> Iterator[Array]:
+        """Released sums without the clock's coordinate (runs, channels, steps, DIMENSIONS)."""
+        for sums, points in self.worlds[world].releases(seed, runs):
+            step = (points[:, :, 0, None] > self.ticks).sum(axis=2)
+            if not (step == np.arange(self.plan.population.steps)).all():
+                raise SordinoError("noise moved the audit's clock; plan with less noise")
+            yield np.swapaxes(sums, 1, 2)[..., -DIMENSIONS:].astype(np.float64)
+
+    def planned_statistic(self) -> Statistic:
+        """The log-likelihood ratio that the plan implies, up to a constant."""
+        shift = self.canary.shift(self.plan)
+        if not self.plan.population.is_secret:
+            precision = np.stack(planned_precision(self.plan))
+            weights = np.einsum("cst,cti->csi", precision, shift)
+            return lambda x: np.einsum("rcsi,csi->r", x, weights)
+        rates = np.repeat(
+            [size / self.plan.population.examples for size, _ in self._sizes()],
+            [count for _, count in self._sizes()],
+        )
+        # Independent noise: a step's ratio depends on the release along the shift alone.
+        (scale,), (shift,) = planned_scale(self.plan), shift
+        size = np.linalg.norm(shift, axis=1)
+        opposite = self.plan.guarantee.adjacency == "replace-one"
+
+        def ratio(x: Array) -> Array:
+            along = np.einsum("rsi,si->rs", x[:, 0], shift) / scale**2
+            half = (size / scale) ** 2 / 2
+            loss = _log_mixture(along - half, rates)
+            if opposite:
+                loss -= _log_mixture(-along - half, rates)
+            return loss.sum(axis=1)
+
+        return ratio
+
+    def _sizes(self) -> tuple[tuple[int, int], ...]:
+        return self.plan.population.batch_sizes()
+
+
+def _clock_ticks(run: Recording) -> Array:
+    """Clock values half-way between the steps (steps - 1,), from a run without noise."""
+    clock = next(run.silenced().releases(0, 1)).points[0, :, 0].astype(np.float64)
+    if not (np.diff(clock) > 0).all():
+        raise SordinoError(
+            f"the update of {run.plan.recipe} does not follow its regulariser, which this audit needs"
+        )
+    return (clock[1:] + clock[:-1]) / 2
+
+
+def _log_mixture(log_ratio: Array, rates: Array) -> Array:
+    """``log(1 - q + q e^l)`` of each step."""
+    with np.errstate(divide="ignore"):  # a rate of 1 leaves nothing of the first part
+        return np.logaddexp(np.log1p(-rates), np.log(rates) + log_ratio)
+
+
+def _stream(seed: int, use: int) -> int:
+    """A seed of its own for each use of an audit's runs."""
+    return 4 * seed + use
+
+
+def _by_means(without: Array, having: Array, epsilon: float, confidence: float) -> Interval:
+    """mu of Gaussian releases: the distance of the means over the deviation."""
+    del epsilon
+    return separation(
+        float(having.mean()),
+        float(without.mean()),
+        float(having.var()),
+        float(without.var()),
+        len(having),
+        confidence,
+    )
+
+
+def _by_event(without: Array, having: Array, epsilon: float, confidence: float) -> Interval:
+    """mu of the privacy curve through delta(epsilon) of the event "the ratio exceeds epsilon"."""
+    hits = int((having > epsilon).sum()), int((without > epsilon).sum())
+    interval = hockey_stick(*hits, len(having), epsilon, confidence)
+    low, estimate, high = (equivalent_mu(epsilon, delta) for delta in interval)
+    return low, estimate, high
+
+
+def _moved(statistic: Statistic, shift: float) -> Statistic:
+    return lambda x: statistic(x) + shift
+
+
+def _best_shift(without: Array, having: Array, epsilon: float) -> float:
+    """What to add so that the event "above epsilon" has the largest ``P - e^epsilon Q``."""
+    thresholds = np.sort(having)
+    above = 1 - np.arange(1, len(having) + 1) / len(having)
+    others = 1 - np.searchsorted(np.sort(without), thresholds, side="right") / len(without)
+    return epsilon - float(thresholds[np.argmax(above - np.exp(epsilon) * others)])
+
+
+def _discriminant(without: Array, having: Array) -> Statistic | None:
+    """Fisher's discriminant of two samples, scaled like a log-likelihood ratio."""
+    a, b = (x.reshape(len(x), -1) for x in (without, having))
+    if a.shape[1] > MOST_FEATURES * len(a):
+        return None
+    centres = a.mean(axis=0), b.mean(axis=0)
+    pooled: Any = (np.cov(a.T) + np.cov(b.T)) / 2
+    scale = float(np.trace(pooled)) / len(pooled)
+    # Where noise is missing altogether the covariance is singular.
+    weights = np.linalg.solve(pooled + 1e-10 * scale * np.eye(len(pooled)), centres[1] - centres[0])
+    middle = weights @ (centres[0] + centres[1]) / 2
+    return lambda x: x.reshape(len(x), -1) @ weights - middle

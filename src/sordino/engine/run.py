@@ -1,0 +1,344 @@
+"""A run of a plan, chunk by chunk; `train` drives it, checkpoints and audits look at it.
+
+Everything is checked before the first record is used. Between chunks, `released` gives what the run
+has made public by then: it may be stored in clear, and with the run key it is all that `restore`
+needs to go on bit for bit. The noise state is recomputed from the key, never stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sordino.engine.batches import batch_indices, is_sliced, public_order
+from sordino.engine.keys import RunKey
+from sordino.engine.loop import (
+    Constants,
+    Program,
+    StepInputs,
+    carry_of,
+    chunk_length,
+    chunk_starts,
+    has_convolutions,
+    noise_block,
+    parameter_count,
+    prepare_data,
+    run_chunk,
+    run_steps,
+    start_states,
+)
+from sordino.errors import PlanMismatchError, SordinoError, require_choice, require_count
+from sordino.losses import LinearLoss
+from sordino.planning import Plan
+from sordino.streams.base import Stream
+from sordino.streams.gradient import GradientStream
+from sordino.streams.linear import LinearGradientStream
+
+# With an evaluation or callbacks the run is cut into this many chunks, so that curves have points.
+POINTS = 20
+DRIVERS = ("auto", "scan", "steps")
+
+
+class Released(NamedTuple):
+    """What a run has made public after `step` steps: safe to store in clear."""
+
+    step: int
+    params: Any
+    memory: Any
+    update_state: Any
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The per-step numbers of a run (leading axis: steps), all decided by the plan."""
+
+    learning_rates: Any
+    keep: Any
+    divisors: Any
+    noise_stds: Any
+    terms: dict[str, Any]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Schedule:
+        """The plan's numbers as float32."""
+        steps = plan.population.steps
+        sizes = plan.population.batch_sizes()
+        return cls(
+            learning_rates=plan.update.learning_rates(steps),
+            keep=np.asarray(plan.contribution.keep(steps), np.float32),
+            divisors=np.repeat(
+                np.asarray([size for size, _ in sizes], np.float32), [n for _, n in sizes]
+            ),
+            noise_stds=plan.noise_stds(),
+            terms={
+                name: np.asarray(values, np.float32)
+                for name, values in plan.contribution.terms(steps).items()
+            },
+        )
+
+    def inputs(self, first: int, count: int, picked: Any) -> StepInputs:
+        """The numbers of steps ``first .. first+count-1``."""
+        now = slice(first, first + count)
+        return StepInputs(
+            step=np.arange(first, first + count, dtype=np.int32),
+            learning_rate=self.learning_rates[now],
+            keep=self.keep[now],
+            divisor=self.divisors[now],
+            noise_std=self.noise_stds[now],
+            terms={name: values[now] for name, values in self.terms.items()},
+            picked=picked,
+        )
+
+
+class Run:
+    """A plan being executed; see `sordino.train` for the arguments."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        loss: Any,
+        params: Any,
+        data: Any,
+        *,
+        key: RunKey,
+        optimizer: Any | None = None,
+        regularizer: Callable[[Any], jax.Array] | None = None,
+        microbatch_size: int | None = None,
+        watched: bool = False,
+        driver: str = "auto",
+    ) -> None:
+        require_choice("driver", driver, DRIVERS)
+        data = data if isinstance(data, tuple) else (data,)
+        check_rows(plan, data)
+        params = as_floats(params)
+        stream = make_stream(plan, loss, params, data, microbatch_size)
+        population = plan.population
+        self.plan, self.key, self.steps = plan, key, population.steps
+        sliced = is_sliced(population)
+        self.program = Program(
+            stream=stream,
+            update=plan.update.build(
+                plan.contribution, optimizer=optimizer, penalty=penalty_of(loss, regularizer)
+            ),
+            sliced=sliced,
+            batch_size=population.batch_size,
+            channels=plan.contribution.channels,
+        )
+        size = parameter_count(params) * plan.contribution.channels
+        length = chunk_length(self.steps, size)
+        if watched:
+            length = min(length, max(1, -(-self.steps // POINTS)))
+        breaks = plan.mechanism.breaks
+        if population.first_batch is not None:
+            breaks = tuple(sorted({1, *breaks} - {self.steps}))
+        self._starts = [*chunk_starts(self.steps, length, breaks), self.steps]
+        noise_state = plan.mechanism.start(size)
+        if driver == "auto":
+            driver = "steps" if _has_convolutions(stream, params, data) else "scan"
+        self._run_chunk = run_steps if driver == "steps" else run_chunk
+        self._schedule = Schedule.of(plan)
+        self._noise_key = key.noise_key("gradient")
+        self._constants = Constants(
+            steps=np.int32(self.steps),
+            batches=np.int32(population.steps_per_epoch),
+            chosen=np.int32(key.generator("output").integers(self.steps)),
+        )
+        order = public_order(population) if sliced and not population.is_full_batch else None
+        self._data, self._valid = prepare_data(stream, to_device(data), order)
+        # The carry is donated chunk by chunk; the caller's own arrays must survive.
+        params = jax.tree.map(lambda leaf: np.array(leaf, copy=True), params)
+        self._carry = carry_of((params, *start_states(self.program, params)), noise_state)
+        self._chunk = 0
+
+    @property
+    def done(self) -> int:
+        """Steps taken so far."""
+        return self._starts[self._chunk]
+
+    @property
+    def finished(self) -> bool:
+        return self.done == self.steps
+
+    def advance(self) -> int:
+        """Run the next chunk; the number of steps done after it."""
+        if self.finished:
+            raise PlanMismatchError(
+                f"all {self.steps:,} planned steps are done; more would spend a budget that the "
+                "plan does not have: make a new plan"
+            )
+        first = self.done
+        count = self._starts[self._chunk + 1] - first
+        picked = None
+        if not self.program.sliced:
+            picked = batch_indices(self.plan.population, self.key, first, count)
+        self._carry = self._run_chunk(
+            self.program,
+            count,
+            self._carry,
+            self._data,
+            self._valid,
+            self.plan.mechanism,
+            self._noise_key,
+            self._constants,
+            self._schedule.inputs(first, count, picked),
+        )
+        self._chunk += 1
+        return self.done
+
+    def output(self) -> Any:
+        """What the run would return now."""
+        return self.program.update.output(self._carry.params, self._carry.update_state)
+
+    def released(self) -> Released:
+        """A copy of all that is public by now."""
+        # The next chunk takes the carry's buffers over; a copy stays.
+        params, memory, state = jax.tree.map(jnp.copy, self._carry[:3])
+        return Released(self.done, params, memory, state)
+
+    def restore(self, released: Released) -> None:
+        """Go on from what `released` gave (in this or another process), with the same run key."""
+        if released.step not in self._starts:
+            raise SordinoError(
+                f"this run has no chunk that ends at step {released.step}; restore with the same "
+                "plan and the same settings"
+            )
+        noise_state = self.plan.mechanism.start(
+            parameter_count(self._carry.params) * self.program.channels
+        )
+        self._chunk = self._starts.index(released.step)
+        if jax.tree.leaves(noise_state):
+            for first, end in zip(self._starts, self._starts[1 : self._chunk + 1], strict=False):
+                carry = self._carry._replace(noise_state=noise_state)
+                _, noise_state = noise_block(
+                    self.program,
+                    end - first,
+                    carry,
+                    self.plan.mechanism,
+                    self._noise_key,
+                    np.int32(first),
+                )
+        states = jax.tree.map(jnp.array, (released.params, released.memory, released.update_state))
+        self._carry = carry_of(states, noise_state)
+
+
+def check_rows(plan: Plan, data: tuple[Any, ...]) -> None:
+    """Refuse data that is not one row per planned example."""
+    leaves = jax.tree.leaves(data)
+    if not leaves:
+        raise SordinoError("there is no data: give a tuple of arrays with one row per example")
+    counts = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in leaves}
+    if len(counts) != 1 or None in counts:
+        raise SordinoError(f"all data arrays need one row per example, got row counts {counts}")
+    (n,) = counts
+    if n != plan.population.examples:
+        raise PlanMismatchError(
+            f"the plan is for {plan.population.examples:,} examples but the data has {n:,} rows; "
+            f"plan again with examples={n}"
+        )
+
+
+def as_floats(params: Any) -> Any:
+    """Parameters as float arrays (float64 becomes float32)."""
+
+    def leaf(value: Any) -> Any:
+        array = np.asarray(value) if not isinstance(value, jax.Array) else value
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise SordinoError(
+                f"all parameters must be float arrays, got {array.dtype}; separate the others first"
+            )
+        return array.astype(np.float32) if array.dtype == np.float64 else array
+
+    if not jax.tree.leaves(params):
+        raise SordinoError("there are no parameters to train")
+    return jax.tree.map(leaf, params)
+
+
+def to_device(data: Any) -> Any:
+    """Data arrays in the types that JAX computes in."""
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, jax.Array):
+            return value
+        array = np.asarray(value)
+        if array.dtype == np.float64:
+            return array.astype(np.float32)
+        if array.dtype == np.int64:
+            return array.astype(np.int32)
+        if array.dtype.kind not in "fiub":
+            raise SordinoError(f"data must be numbers, got an array of {array.dtype}")
+        return array
+
+    return jax.tree.map(leaf, data)
+
+
+def make_stream(
+    plan: Plan, loss: Any, params: Any, data: tuple[Any, ...], microbatch_size: int | None
+) -> Stream:
+    """The plan's contribution, evaluated for this loss."""
+    rule = plan.contribution.rule()
+    if isinstance(loss, Stream):
+        if isinstance(loss, GradientStream | LinearGradientStream):
+            return replace(loss, rule=rule)
+        _check_own_stream(plan, loss)
+        return loss
+    if isinstance(loss, LinearLoss):
+        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(data)]
+        if len(shapes) != 2 or len(shapes[0]) != 2:
+            raise SordinoError(
+                "a linear loss needs data (X, y) with X of shape (examples, features), "
+                f"got shapes {shapes}"
+            )
+        wanted = loss.parameter_shape(shapes[0][1])
+        leaves = jax.tree.leaves(params)
+        if len(leaves) != 1 or np.shape(leaves[0]) != wanted or leaves[0] is not params:
+            raise SordinoError(
+                f"{type(loss).__name__} on {shapes[0][1]} features needs one weight array of shape "
+                f"{wanted}, got {[np.shape(leaf) for leaf in leaves]}"
+            )
+        return LinearGradientStream(loss, rule)
+    if not callable(loss):
+        raise SordinoError(f"loss must be a function of (params, *example), got {type(loss)}")
+    if microbatch_size is not None:
+        microbatch_size = require_count("microbatch_size", microbatch_size)
+    return GradientStream(loss, rule, microbatch_size)
+
+
+def _check_own_stream(plan: Plan, stream: Stream) -> None:
+    name = type(stream).__name__
+    if stream.follows_plan:
+        return
+    if stream.clip is None:
+        raise SordinoError(
+            f"{name} declares no clip, so its sensitivity is unknown; set its `clip` to the largest "
+            "norm that one example's contribution can have"
+        )
+    planned = float(plan.contribution.bounds(plan.population.steps).min())
+    if not 0 < stream.clip <= planned:
+        raise SordinoError(
+            f"{name} declares contributions of norm up to {stream.clip:g}, but the plan's noise "
+            f"covers {planned:g}; plan with clip={stream.clip:g}"
+        )
+
+
+def _has_convolutions(stream: Stream, params: Any, data: tuple[Any, ...]) -> bool:
+    if not isinstance(stream, GradientStream):
+        return False
+    example = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf)[1:], to_device(leaf[:1]).dtype), data
+    )
+    return has_convolutions(stream.loss, params, *example)
+
+
+def penalty_of(loss: Any, given: Callable[[Any], jax.Array] | None) -> Callable[[Any], Any] | None:
+    """Gradient of the data-free regulariser: the given one's, or the loss's own."""
+    if given is not None:
+        return jax.grad(given)
+    overridden = isinstance(loss, LinearLoss) and (
+        type(loss).regularizer_gradient is not LinearLoss.regularizer_gradient
+    )
+    return loss.regularizer_gradient if overridden else None

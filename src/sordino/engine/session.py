@@ -1,0 +1,252 @@
+"""A plan executed one step at a time, on batches that the caller brings.
+
+    session = sordino.Session(plan, loss, params)
+    for rows in session:                          # the rows that the plan wants next
+        session.step((X[rows], y[rows]))
+    result = session.result()
+
+For data that does not fit in memory, loaders of one's own, or training loops that do other things in
+between. The session holds the caller to the plan: no more steps than planned, each batch the one
+that is due. With fixed batches a loader of one's own may choose the batches of the first epoch; from
+then on they must repeat (`step(batch, rows=...)`), because the guarantee counts on it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sordino.engine.batches import batch_indices, public_order
+from sordino.engine.keys import RunKey
+from sordino.engine.loop import (
+    Constants,
+    Program,
+    carry_of,
+    chunk_starts,
+    noise_block,
+    parameter_count,
+    start_states,
+    step_on,
+)
+from sordino.engine.run import Schedule, as_floats, make_stream, penalty_of, to_device
+from sordino.engine.train import Result, run_key_of
+from sordino.errors import PlanMismatchError, SordinoError
+from sordino.planning import Plan
+from sordino.population import FIXED
+
+# Noise rows are made for this many steps at a time; aligned, so that they never depend on the caller.
+_NOISE_STEPS = 16
+
+
+class Session:
+    """See the module. `loss`, `params`, `optimizer`, `regularizer` and keys are as in `train`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        loss: Any,
+        params: Any,
+        *,
+        optimizer: Any | None = None,
+        regularizer: Callable[[Any], jax.Array] | None = None,
+        microbatch_size: int | None = None,
+        run_key: RunKey | None = None,
+        insecure_seed: int | None = None,
+    ) -> None:
+        self.plan = plan
+        self._loss, self._microbatch = loss, microbatch_size
+        self._key = run_key_of(run_key, insecure_seed)
+        self._update = plan.update.build(
+            plan.contribution, optimizer=optimizer, penalty=penalty_of(loss, regularizer)
+        )
+        self._schedule = Schedule.of(plan)
+        params = jax.tree.map(lambda leaf: np.array(leaf, copy=True), as_floats(params))
+        self._size = parameter_count(params) * plan.contribution.channels
+        self._noise_state = plan.mechanism.start(self._size)
+        self._noise_key = self._key.noise_key("gradient")
+        self._noise: Any = None
+        self._starts = _aligned(plan.population.steps, plan.mechanism.breaks)
+        self._program: Program | None = None
+        self._states: Any = (params, None, None)
+        self._slot_of: NDArray[np.int64] | None = None
+        self._began = time.perf_counter()
+        self.done = 0
+        self._key.claim()
+
+    @property
+    def steps(self) -> int:
+        return self.plan.population.steps
+
+    @property
+    def params(self) -> Any:
+        """The current, private, parameters."""
+        return jax.tree.map(jnp.copy, self._states[0])
+
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        """The rows of each step that is left; call `step` with their data before going on."""
+        while self.done < self.steps:
+            before = self.done
+            yield self.next_rows()
+            if self.done != before + 1:
+                raise PlanMismatchError(
+                    f"step {before + 1} was asked for but not taken; call step() once for each batch"
+                )
+
+    def next_rows(self) -> NDArray[np.int64]:
+        """The rows of the step that is due, in the order of the data."""
+        self._check_not_finished()
+        people = self.plan.population
+        if people.sampling != FIXED:
+            indices, mask = batch_indices(people, self._key, self.done, 1)
+            return indices[0][mask[0] > 0].astype(np.int64)
+        order = None if people.is_full_batch else public_order(people)
+        begin = (self.done % people.steps_per_epoch) * people.batch_size
+        members = np.arange(begin, min(begin + people.batch_size, people.examples))
+        return members if order is None else order[members]
+
+    def step(self, batch: Any, rows: ArrayLike | None = None) -> None:
+        """Take the step that is due with the data of its rows.
+
+        Args:
+          batch: a tuple of arrays with one row per example of the batch.
+          rows: which examples these are, where the batch is not that of `next_rows`: only under
+            fixed batches, and the same ones in every epoch.
+        """
+        self._check_not_finished()
+        batch = to_device(batch if isinstance(batch, tuple) else (batch,))
+        sizes = {np.shape(leaf)[0] for leaf in jax.tree.leaves(batch)}
+        if len(sizes) != 1:
+            raise SordinoError(f"all arrays of a batch need one row per example, got {sizes}")
+        (size,) = sizes
+        due = self.next_rows()
+        if rows is None:
+            if size != len(due):
+                raise PlanMismatchError(
+                    f"step {self.done + 1} has a batch of {len(due):,} rows, got {size:,}; use the "
+                    "rows of next_rows(), or name yours with rows="
+                )
+        else:
+            self._check_rows(np.asarray(rows, np.int64).ravel(), size, due)
+        if self._program is None:
+            self._start(batch)
+        assert self._program is not None
+        width = _width(size, self.plan.population.batch_size)
+        padded = jax.tree.map(partial(_pad, width=width), batch)
+        mask = (np.arange(width) < size).astype(np.float32)
+        inputs = jax.tree.map(lambda leaf: leaf[0], self._schedule.inputs(self.done, 1, None))
+        self._states = step_on(
+            self._program, self._states, padded, mask, self._noise_row(), self._constants, inputs
+        )
+        self.done += 1
+
+    def result(self) -> Result:
+        """The finished run; refused before all planned steps are taken."""
+        if self.done < self.steps:
+            raise PlanMismatchError(
+                f"{self.done:,} of {self.steps:,} planned steps are taken; the released model is that "
+                "of the whole plan (stopping early is private too: then use .params)"
+            )
+        final = self._update.output(self._states[0], self._states[2])
+        return Result(
+            params=jax.block_until_ready(jax.tree.map(jnp.copy, final)),
+            plan=self.plan,
+            guarantee=self.plan.guarantee,
+            seconds=time.perf_counter() - self._began,
+            insecure=self._key.insecure,
+        )
+
+    def _check_not_finished(self) -> None:
+        if self.done >= self.steps:
+            raise PlanMismatchError(
+                f"all {self.steps:,} planned steps are taken; one more would spend a budget that the "
+                "plan does not have: make a new plan"
+            )
+
+    def _check_rows(self, rows: NDArray[np.int64], size: int, due: NDArray[np.int64]) -> None:
+        """Hold a loader of the caller's own to the participation that the plan was made for."""
+        people = self.plan.population
+        if len(rows) != size:
+            raise SordinoError(f"{len(rows):,} rows are named but the batch has {size:,}")
+        if len(np.unique(rows)) != len(rows):
+            raise PlanMismatchError("a batch names one row twice; each adds one contribution")
+        if rows.size and not 0 <= rows.min() <= rows.max() < people.examples:
+            raise PlanMismatchError(f"rows must be between 0 and {people.examples - 1:,}")
+        if people.sampling != FIXED:
+            if not np.array_equal(np.sort(rows), np.sort(due)):
+                raise PlanMismatchError(
+                    f"{people.sampling} batches are drawn by the session; use the rows of next_rows()"
+                )
+            return
+        if size > people.batch_size:
+            raise PlanMismatchError(
+                f"the plan has batches of {people.batch_size:,}, got {size:,} rows"
+            )
+        if self._slot_of is None:
+            self._slot_of = np.full(people.examples, -1, np.int64)
+        slot = self.done % people.steps_per_epoch
+        known = self._slot_of[rows]
+        moved = (known >= 0) & (known != slot)
+        if moved.any():
+            row = int(rows[np.argmax(moved)])
+            raise PlanMismatchError(
+                f"row {row} was in batch {int(self._slot_of[row]) + 1} of the epoch and is now in "
+                f"batch {slot + 1}: the plan counts on the same batches in every epoch; plan with "
+                "sampling='reshuffled' for a loader that shuffles"
+            )
+        self._slot_of[rows] = slot
+
+    def _start(self, batch: Any) -> None:
+        people = self.plan.population
+        params = self._states[0]
+        stream = make_stream(self.plan, self._loss, params, batch, self._microbatch)
+        self._program = Program(
+            stream=stream,
+            update=self._update,
+            sliced=False,
+            batch_size=people.batch_size,
+            channels=self.plan.contribution.channels,
+        )
+        self._constants = Constants(
+            steps=np.int32(self.steps),
+            batches=np.int32(people.steps_per_epoch),
+            chosen=np.int32(self._key.generator("output").integers(self.steps)),
+        )
+        self._states = (params, *start_states(self._program, params))
+
+    def _noise_row(self) -> jax.Array:
+        """The unit noise of the step that is due."""
+        assert self._program is not None
+        place = int(np.searchsorted(self._starts, self.done, side="right")) - 1
+        first = self._starts[place]
+        if self.done == first:
+            carry = carry_of(self._states, self._noise_state)
+            self._noise, self._noise_state = noise_block(
+                self._program,
+                self._starts[place + 1] - first,
+                carry,
+                self.plan.mechanism,
+                self._noise_key,
+                np.int32(first),
+            )
+        return self._noise[self.done - first]
+
+
+def _aligned(steps: int, breaks: tuple[int, ...]) -> list[int]:
+    return [*chunk_starts(steps, _NOISE_STEPS, breaks), steps]
+
+
+def _width(size: int, planned: int) -> int:
+    """A static batch width: the planned size, in multiples of it for larger Poisson batches."""
+    return max(1, -(-size // planned)) * planned
+
+
+def _pad(leaf: Any, width: int) -> Any:
+    array = np.asarray(leaf)
+    return np.pad(array, [(0, width - len(array))] + [(0, 0)] * (array.ndim - 1))
