@@ -85,7 +85,7 @@ def test_a_plan_is_only_data(tmp_path: Any) -> None:
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
     text = (tmp_path / "plan.json").read_text()
-    assert json.loads(text)["version"] == 1
+    assert json.loads(text)["version"] == 2
     assert list(tmp_path.iterdir()) == [tmp_path / "plan.json"]  # nothing half-written is left
     (tmp_path / "bad.json").write_text(text[: len(text) // 2])
     with pytest.raises(SordinoError, match="is not a plan"):

@@ -316,7 +316,9 @@ def _on_recursion(found: Comparison) -> list[str]:
     plain = [
         row
         for row in found.ranked
-        if row.gradients == 1 and row.secret_batches == recursive.secret_batches
+        if row.gradients == 1
+        and row.secret_batches == recursive.secret_batches
+        and row.steps >= recursive.steps
     ]
     text = (
         f"{recursive.label} pays for what is new in a gradient, but its recursion carries noise "

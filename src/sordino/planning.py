@@ -49,6 +49,7 @@ from sordino.population import (
 from sordino.privacy.guarantee import ADJACENCIES, UNITS, Guarantee
 from sordino.recipes import Recipe, recipe_named
 from sordino.schedules.adaptive import AdaptiveBudget
+from sordino.schedules.allocate import SAFE_RATIO
 from sordino.schedules.base import Schedule, Uniform, schedule_from_json
 from sordino.schedules.catalogue import schedule_named, subsampled_schedule
 from sordino.schedules.shapes import FromInfluence, Given, Participation
@@ -493,8 +494,13 @@ def _schedule(
     if epsilon is None or delta is None:
         return Given(tuple(relative.tolist()), schedule.describe())
     # sigma ~ q^(-1/4) where steps cost 1/sigma^2; amplified steps cost otherwise.
+    log_q = -4 * np.log(relative)
+    ratio_cap: float | None = SAFE_RATIO
+    if isinstance(schedule, FromInfluence):
+        log_q, ratio_cap = schedule.log_influence(people.steps), schedule.ratio_cap
     return subsampled_schedule(
-        -4 * np.log(relative),
+        log_q,
+        ratio_cap=ratio_cap,
         rate=people.rate,
         steps=people.steps,
         epsilon=epsilon,

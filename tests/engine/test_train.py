@@ -132,8 +132,11 @@ def test_users_own_stream() -> None:
     from sordino.streams.base import Stream
 
     class Constant(Stream):
-        def contribution(self, params, batch, mask, clip):
-            return ClippedSum(jnp.full_like(params, jnp.sum(mask) * clip / jnp.sqrt(params.size)))
+        clip = 1.0
+
+        def contribution(self, params, memory, batch, mask, terms, step):
+            size = jnp.sum(mask) * terms["clip"] / jnp.sqrt(params.size)
+            return ClippedSum(jnp.full_like(params, size))
 
     plan = quiet_plan("dp-gd", steps=1, learning_rate=1.0)
     moved = sordino.train(plan, Constant(), np.zeros(4, np.float32), np.ones(60)).params

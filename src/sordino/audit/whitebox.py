@@ -198,7 +198,7 @@ class Neighbours:
         """The best attack on a pilot of runs that are used for nothing else."""
         planned = self.planned_statistic()
         without, having = (
-            np.concatenate(list(self.features(world, _stream(seed, 2 + world), pilot)))
+            np.concatenate(list(self.features(world, self._seed(seed, world, 1), pilot)))
             for world in (0, 1)
         )
         candidates: list[tuple[str, Statistic]] = []
@@ -226,7 +226,9 @@ class Neighbours:
     def _values(self, statistic: Statistic, runs: int, seed: int) -> tuple[Array, Array]:
         """The statistic of every run in each world."""
         without, having = (
-            np.concatenate([statistic(x) for x in self.features(world, _stream(seed, world), runs)])
+            np.concatenate(
+                [statistic(x) for x in self.features(world, self._seed(seed, world, 0), runs)]
+            )
             for world in (0, 1)
         )
         return without, having
@@ -265,6 +267,14 @@ class Neighbours:
 
         return ratio
 
+    def _seed(self, seed: int, world: int, pilot: int) -> int:
+        """Names the run keys of one use.
+
+        Secret batches take long to draw, so both worlds have the same keys there: the bounds of the
+        two proportions hold one by one, whatever the worlds have in common.
+        """
+        return 4 * seed + 2 * pilot + (0 if self.plan.population.is_secret else world)
+
     def _sizes(self) -> tuple[tuple[int, int], ...]:
         return self.plan.population.batch_sizes()
 
@@ -283,11 +293,6 @@ def _log_mixture(log_ratio: Array, rates: Array) -> Array:
     """``log(1 - q + q e^l)`` of each step."""
     with np.errstate(divide="ignore"):  # a rate of 1 leaves nothing of the first part
         return np.logaddexp(np.log1p(-rates), np.log(rates) + log_ratio)
-
-
-def _stream(seed: int, use: int) -> int:
-    """A seed of its own for each use of an audit's runs."""
-    return 4 * seed + use
 
 
 def _by_means(without: Array, having: Array, epsilon: float, confidence: float) -> Interval:

@@ -40,10 +40,9 @@ from sordino.planning import Plan
 from sordino.population import Population
 from sordino.schedules.adaptive import AdaptiveBudget
 from sordino.schedules.public import PublicData
-from sordino.streams.base import Stream, Terms
+from sordino.streams.base import Stream
 from sordino.streams.gradient import GradientStream
 from sordino.streams.linear import LinearGradientStream
-from sordino.streams.rules import Clip, Rule
 
 Array = NDArray[np.float64]
 Objective = Callable[[Any], jax.Array]
@@ -183,7 +182,7 @@ class Proxy:
             regularizer=regularizer,
             microbatch_size=microbatch_size,
         )
-        program = _differentiable(run.program)
+        program = run.program
         first = run.released()
         states = (first.params, first.memory, first.update_state)
         rows = to_device(public.arrays)
@@ -296,38 +295,6 @@ def _values_and_slopes(
 ) -> tuple[jax.Array, jax.Array]:
     one = jax.value_and_grad(partial(_final_value, static, shared))
     return jax.vmap(one, (None, 0))(sigma, draw)
-
-
-@dataclass(frozen=True)
-class _Differentiable(Rule):
-    """`inner`, with vectors that are exactly 0 moved away from the kink of their norm.
-
-    1e-18 is lost in every other float32 vector, so nothing else changes.
-    """
-
-    inner: Rule
-
-    def start(self, params: Any) -> Any:
-        return self.inner.start(params)
-
-    def remember(self, memory: Any, params: Any, step: jax.Array) -> Any:
-        return self.inner.remember(memory, params, step)
-
-    def points(self, params: Any, memory: Any, step: jax.Array) -> tuple[Any, ...]:
-        return self.inner.points(params, memory, step)
-
-    def combine(self, gradients: tuple[Any, ...], clip: Clip, terms: Terms) -> tuple[Any, ...]:
-        def moved(vector: Any, bound: Any) -> Any:
-            return clip(jax.tree.map(lambda leaf: leaf + 1e-18, vector), bound)
-
-        return self.inner.combine(gradients, moved, terms)
-
-
-def _differentiable(program: Program) -> Program:
-    stream = program.stream
-    if isinstance(stream, GradientStream | LinearGradientStream):
-        return replace(program, stream=replace(stream, rule=_Differentiable(stream.rule)))
-    return program
 
 
 def _work(program: Program, params: Any) -> int:

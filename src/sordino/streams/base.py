@@ -20,6 +20,8 @@ from sordino.privacy.values import ClippedSum
 
 # float32 norms and products are off by a few 1e-7; clipping a little short keeps the bound true.
 CLIP_MARGIN = 1 - 1e-6
+# Squared norms are floored here: nothing is divided by 0, and every norm has a derivative.
+SMALLEST_SQUARE = 1e-37
 
 # The numbers of one step that a rule needs (coefficients, clips), as traced scalars by name.
 Terms = Mapping[str, Any]
@@ -71,6 +73,6 @@ class Stream(ABC):
 
 
 def clip_factor(norm: jax.Array, clip: jax.Array) -> jax.Array:
-    """``min(1, clip / norm)``, a little short; 0 where the norm is not finite."""
-    factor = jnp.minimum(1.0, clip * CLIP_MARGIN / jnp.maximum(norm, 1e-30))
+    """``min(1, clip / norm)`` for a positive norm, a little short; 0 where it is not finite."""
+    factor = jnp.minimum(1.0, clip * CLIP_MARGIN / norm)
     return jnp.where(jnp.isfinite(norm), factor, 0.0)

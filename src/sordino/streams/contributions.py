@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +23,9 @@ from sordino.errors import (
     require_fraction,
     require_positive,
 )
-from sordino.streams.rules import (
-    AnchoredRule,
-    GradientRule,
-    LaggedRule,
-    PairRule,
-    RecursiveRule,
-    Rule,
-    TwoClipRule,
-    WeightedRule,
-)
+
+if TYPE_CHECKING:
+    from sordino.streams.rules import Rule
 
 Array = NDArray[np.float64]
 # "No clip" for the algorithms without privacy: nothing in float32 is longer.
@@ -110,7 +103,7 @@ class Gradient(Contribution):
     kind: ClassVar[str] = "gradient"
 
     def rule(self) -> Rule:
-        return GradientRule()
+        return _rules().GradientRule()
 
     def describe(self) -> str:
         return f"each example adds its gradient, of norm at most {self.clip:g}"
@@ -123,7 +116,7 @@ class WeightedGradient(Contribution):
     kind: ClassVar[str] = "weighted-gradient"
 
     def rule(self) -> Rule:
-        return WeightedRule()
+        return _rules().WeightedRule()
 
     def terms(self, steps: int) -> Mapping[str, Array]:
         return {**super().terms(steps), "now": np.arange(1.0, steps + 1)}
@@ -146,7 +139,7 @@ class Recursive(Contribution):
             raise SordinoError("decay must be less than 1")
 
     def rule(self) -> Rule:
-        return RecursiveRule()
+        return _rules().RecursiveRule()
 
     def terms(self, steps: int) -> Mapping[str, Array]:
         return {**super().terms(steps), "now": np.ones(steps), "before": self.keep(steps)}
@@ -176,7 +169,7 @@ class WeightedRecursive(Contribution):
     gradients: ClassVar[int] = 2
 
     def rule(self) -> Rule:
-        return RecursiveRule()
+        return _rules().RecursiveRule()
 
     def terms(self, steps: int) -> Mapping[str, Array]:
         t = np.arange(float(steps))
@@ -213,7 +206,7 @@ class TwoClip(Contribution):
         require_positive("gamma", self.gamma, maximum=1.0)
 
     def rule(self) -> Rule:
-        return TwoClipRule()
+        return _rules().TwoClipRule()
 
     def bounds(self, steps: int) -> Array:
         keep = self.keep(steps)
@@ -253,7 +246,7 @@ class Pair(Contribution):
     channels: ClassVar[int] = 2
 
     def rule(self) -> Rule:
-        return PairRule()
+        return _rules().PairRule()
 
     def describe(self) -> str:
         return "each example adds its gradients at this point and at the last one"
@@ -282,7 +275,7 @@ class Lagged(Contribution):
         require_count("lag", self.lag)
 
     def rule(self) -> Rule:
-        return LaggedRule(self.lag)
+        return _rules().LaggedRule(self.lag)
 
     @property
     def settled(self) -> int:
@@ -328,7 +321,7 @@ class Anchored(Lagged):
         require_positive("residual_clip", self.residual_clip)
 
     def rule(self) -> Rule:
-        return AnchoredRule(self.lag)
+        return _rules().AnchoredRule(self.lag)
 
     def bounds(self, steps: int) -> Array:
         return np.concatenate([super().bounds(steps), np.full((1, steps), self.residual_clip)])
@@ -363,6 +356,13 @@ def contribution_from_json(data: dict[str, Any]) -> Contribution:
     fields = dict(data)
     kind = require_choice("contribution", fields.pop("kind", ""), _KINDS)
     return _KINDS[kind](**fields)
+
+
+def _rules() -> Any:
+    """The rules' module: it needs jax, which tables of recipes and cached comparisons do not."""
+    from sordino.streams import rules
+
+    return rules
 
 
 def _after_first(steps: int, value: float) -> Array:

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from sordino.privacy.values import ClippedSum
-from sordino.streams.base import Stream, Terms, clip_factor
-from sordino.streams.rules import PLAIN, Rule
+from sordino.streams.base import SMALLEST_SQUARE, Terms, clip_factor
+from sordino.streams.rules import PLAIN, Rule, RuleStream
 
 
 @dataclass(frozen=True)
-class GradientStream(Stream):
+class GradientStream(RuleStream):
     """``sum_i combine(grad loss(point, *example_i) for each point)``.
 
     A vector with any non-finite entry contributes zero: it would otherwise have no norm bound.
@@ -27,13 +27,6 @@ class GradientStream(Stream):
     loss: Callable[..., jax.Array]
     rule: Rule = PLAIN
     microbatch: int | None = None
-    follows_plan: ClassVar[bool] = True
-
-    def start(self, params: Any) -> Any:
-        return self.rule.start(params)
-
-    def remember(self, memory: Any, params: Any, step: jax.Array) -> Any:
-        return self.rule.remember(memory, params, step)
 
     def contribution(
         self, params: Any, memory: Any, batch: Any, mask: jax.Array, terms: Terms, step: jax.Array
@@ -73,7 +66,9 @@ class GradientStream(Stream):
 def clip_pytree(vector: Any, clip: Any) -> Any:
     """`vector` scaled to norm at most `clip` over all its leaves; zero if any entry is not finite."""
     leaves = jax.tree.leaves(vector)
-    norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves))
+    square = sum(jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves)
+    # The root of 0 has no derivative, which influence estimates would stumble over.
+    norm = jnp.sqrt(jnp.maximum(square, SMALLEST_SQUARE))
     factor = clip_factor(norm, clip)
     # 0 * NaN is NaN: a discarded vector has to be replaced, not scaled.
     return jax.tree.map(

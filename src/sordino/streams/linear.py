@@ -11,24 +11,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from sordino.losses import LinearLoss
 from sordino.privacy.values import ClippedSum
-from sordino.streams.base import CLIP_MARGIN, Stream, Terms
-from sordino.streams.rules import PLAIN, Rule
+from sordino.streams.base import CLIP_MARGIN, SMALLEST_SQUARE, Terms
+from sordino.streams.rules import PLAIN, Rule, RuleStream
 
 
 @dataclass(frozen=True)
-class LinearGradientStream(Stream):
+class LinearGradientStream(RuleStream):
     """``r^T X`` for ``data = (X, y)``; params have shape (features,) or (K, features)."""
 
     loss: LinearLoss
     rule: Rule = PLAIN
-    follows_plan: ClassVar[bool] = True
 
     def prepare(self, data: Any, valid: jax.Array) -> tuple[Any, jax.Array]:
         X, y = data
@@ -42,12 +41,6 @@ class LinearGradientStream(Stream):
         X = jnp.where(good[:, None], X, 0)
         inverse_norm = jnp.where(good, 1.0 / jnp.sqrt(jnp.maximum(square, 1e-30)), 0.0)
         return (X, y, inverse_norm), valid * good
-
-    def start(self, params: Any) -> Any:
-        return self.rule.start(params)
-
-    def remember(self, memory: Any, params: Any, step: jax.Array) -> Any:
-        return self.rule.remember(memory, params, step)
 
     def contribution(
         self, params: Any, memory: Any, batch: Any, mask: jax.Array, terms: Terms, step: jax.Array
@@ -77,9 +70,9 @@ def _clip_residual(vector: jax.Array, clip: Any, inverse_norm: jax.Array) -> jax
     limit = clip * CLIP_MARGIN * inverse_norm
     if vector.ndim == 1:
         return jnp.clip(vector, -limit, limit)
-    size = jnp.sqrt(jnp.sum(vector * vector, axis=1))
+    size = jnp.sqrt(jnp.maximum(jnp.sum(vector * vector, axis=1), SMALLEST_SQUARE))
     # |r| may overflow where r itself does not: the factor is then 0, and so is the product.
-    return vector * jnp.minimum(1.0, limit / jnp.maximum(size, 1e-30))[:, None]
+    return vector * jnp.minimum(1.0, limit / size)[:, None]
 
 
 def _product(vector: jax.Array, mask: jax.Array, X: jax.Array) -> jax.Array:

@@ -13,12 +13,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from sordino.streams.base import Terms
+from sordino.streams.base import Stream, Terms
 
 Clip = Callable[[Any, Any], Any]
 
@@ -41,6 +41,19 @@ class Rule(ABC):
     @abstractmethod
     def combine(self, gradients: tuple[Any, ...], clip: Clip, terms: Terms) -> tuple[Any, ...]:
         """One example's contribution to each channel."""
+
+
+class RuleStream(Stream):
+    """A stream that evaluates a rule, on the plan's numbers."""
+
+    rule: Rule
+    follows_plan: ClassVar[bool] = True
+
+    def start(self, params: Any) -> Any:
+        return self.rule.start(params)
+
+    def remember(self, memory: Any, params: Any, step: jax.Array) -> Any:
+        return self.rule.remember(memory, params, step)
 
 
 def _add(scale_a: Any, a: Any, scale_b: Any, b: Any) -> Any:
