@@ -68,7 +68,7 @@ def contribution(
 
 @pytest.mark.parametrize("made", CONTRIBUTIONS, ids=lambda made: made.kind)
 @pytest.mark.parametrize("name", LOSSES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     x=hnp.arrays(np.float32, 4, elements=hostile),
     y=st.floats(-5, 5),

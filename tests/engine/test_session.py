@@ -113,7 +113,11 @@ def test_a_run_key_serves_one_run() -> None:
         sordino.Session(plan, Logistic(), START, run_key=key)
     again = sordino.RunKey(key.secret)
     with pytest.raises(SordinoError, match="already used"):
-        sordino.train(plan, Logistic(), START, (X, y), run_key=again)
+        sordino.train(make(steps=3), Logistic(), START, (X, y), run_key=again)
+    with pytest.raises(SordinoError, match="already used"):
+        sordino.train(plan, lambda w, x, label: 0.0, START, (X, y), run_key=again)
+    # The very same run again is the same release.
+    sordino.train(plan, Logistic(), START, (X, y), run_key=again)
 
 
 class OwnStream(Stream):

@@ -30,6 +30,7 @@ from sordino.engine.batches import batch_indices, is_sliced, public_order
 from sordino.engine.keys import RunKey
 from sordino.errors import SordinoError
 from sordino.planning import Plan
+from sordino.schedules.adaptive import AdaptiveBudget
 from sordino.streams.contributions import Anchored, Contribution, Lagged
 
 Array = NDArray[np.float64]
@@ -47,6 +48,8 @@ CLOCK_RATE = 1e8
 # the same direction it is twice as long, so that their difference points there too.
 SIZE, GROWTH = 16.0, 2.0
 LONGEST = 1e15
+# Examples times steps of a scripted data set (0.2 GB).
+LARGEST = 10_000_000
 # Up to this many uses all signs are tried; beyond, they are all alike.
 MOST_SIGNS = 12
 
@@ -93,6 +96,11 @@ class Canary:
         """The worst example of a plan."""
         if not plan.guarantee.is_private:
             raise SordinoError(f"{plan.recipe} promises no privacy: there is nothing to audit")
+        if isinstance(plan.schedule, AdaptiveBudget):
+            raise SordinoError(
+                f"{plan.recipe} decides during the run what it releases; this audit is for plans that "
+                "say so before"
+            )
         grams = _weighted_grams(plan)
         candidates = []
         for pattern, row in _patterns(plan).items():
@@ -117,6 +125,11 @@ class Canary:
         Factor 1 is the canary, 0 its absence, -1 its opposite.
         """
         n, steps = plan.population.examples, plan.population.steps
+        if n * steps > LARGEST:
+            raise SordinoError(
+                f"an audit writes down a gradient for each of {n:,} examples and {steps:,} steps; "
+                "audit a plan of the same recipe with fewer"
+            )
         scripts = np.zeros((n, steps, DIMENSIONS), np.float32)
         # Each neighbour adds as much as it can, in every step, beside the canary's plane.
         rng = np.random.default_rng(n)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -281,9 +282,9 @@ def make_stream(
 ) -> Stream:
     """The plan's contribution, evaluated for this loss."""
     rule = plan.contribution.rule()
-    if isinstance(loss, Stream):
-        if isinstance(loss, GradientStream | LinearGradientStream):
-            return replace(loss, rule=rule)
+    if type(loss) is GradientStream or type(loss) is LinearGradientStream:
+        return replace(loss, rule=rule)
+    if isinstance(loss, Stream):  # also one that inherits from these: its code is its own
         _check_own_stream(plan, loss)
         return loss
     if isinstance(loss, LinearLoss):
@@ -310,8 +311,6 @@ def make_stream(
 
 def _check_own_stream(plan: Plan, stream: Stream) -> None:
     name = type(stream).__name__
-    if stream.follows_plan:
-        return
     if stream.clip is None:
         raise SordinoError(
             f"{name} declares no clip, so its sensitivity is unknown; set its `clip` to the largest "
@@ -334,10 +333,16 @@ def _has_convolutions(stream: Stream, params: Any, data: tuple[Any, ...]) -> boo
     return has_convolutions(stream.loss, params, *example)
 
 
+@lru_cache(maxsize=32)
+def _gradient(function: Callable[[Any], jax.Array]) -> Callable[[Any], Any]:
+    """The same object for the same function, so that compiled code is found again."""
+    return jax.grad(function)
+
+
 def penalty_of(loss: Any, given: Callable[[Any], jax.Array] | None) -> Callable[[Any], Any] | None:
     """Gradient of the data-free regulariser: the given one's, or the loss's own."""
     if given is not None:
-        return jax.grad(given)
+        return _gradient(given)
     overridden = isinstance(loss, LinearLoss) and (
         type(loss).regularizer_gradient is not LinearLoss.regularizer_gradient
     )

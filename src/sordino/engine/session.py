@@ -40,6 +40,7 @@ from sordino.engine.train import Result, run_key_of
 from sordino.errors import PlanMismatchError, SordinoError
 from sordino.planning import Plan
 from sordino.population import FIXED
+from sordino.schedules.adaptive import AdaptiveBudget
 
 # Noise rows are made for this many steps at a time; aligned, so that they never depend on the caller.
 _NOISE_STEPS = 16
@@ -60,6 +61,10 @@ class Session:
         run_key: RunKey | None = None,
         insecure_seed: int | None = None,
     ) -> None:
+        if plan.schedule.kind == AdaptiveBudget.kind:
+            raise SordinoError(
+                f"{plan.recipe} decides by itself what to ask next; run it with sordino.train"
+            )
         self.plan = plan
         self._loss, self._microbatch = loss, microbatch_size
         self._key = run_key_of(run_key, insecure_seed)
@@ -126,14 +131,13 @@ class Session:
             raise SordinoError(f"all arrays of a batch need one row per example, got {sizes}")
         (size,) = sizes
         due = self.next_rows()
-        if rows is None:
-            if size != len(due):
-                raise PlanMismatchError(
-                    f"step {self.done + 1} has a batch of {len(due):,} rows, got {size:,}; use the "
-                    "rows of next_rows(), or name yours with rows="
-                )
-        else:
-            self._check_rows(np.asarray(rows, np.int64).ravel(), size, due)
+        if rows is None and size != len(due):
+            raise PlanMismatchError(
+                f"step {self.done + 1} has a batch of {len(due):,} rows, got {size:,}; use the "
+                "rows of next_rows(), or name yours with rows="
+            )
+        named = due if rows is None else np.asarray(rows, np.int64).ravel()
+        self._check_rows(named, size, due)
         if self._program is None:
             self._start(batch)
         assert self._program is not None

@@ -128,7 +128,8 @@ def train(
         driver=driver,
     )
     plainly = optimizer is None and regularizer is None
-    key.claim(_described(plan, loss, params, data, key) if run_key and plainly else None)
+    ways = f"{driver}/{watched}/{microbatch_size}"  # they change what is rounded where
+    key.claim(_described(plan, loss, ways, params, data, key) if run_key and plainly else None)
     history: list[Mapping[str, float]] = []
     with progress_bar(run.steps, show=progress, console=console) as advance:
         while not run.finished:
@@ -161,11 +162,11 @@ def _headline(metrics: Metrics) -> str:
     return next((f"{name} {value:.4g}" for name, value in metrics.items()), "")
 
 
-def _described(plan: Plan, loss: Any, params: Any, data: Any, key: RunKey) -> str | None:
+def _described(plan: Plan, loss: Any, ways: str, params: Any, data: Any, key: RunKey) -> str | None:
     """A keyed digest of everything the run depends on; None where code cannot be described."""
     if not isinstance(loss, LinearLoss):
         return None
-    parts = [plan.hash, repr(loss)]
+    parts = [plan.hash, repr(loss), ways]
     for leaf in jax.tree.leaves((params, data)):
         array = np.ascontiguousarray(leaf)
         digest = hashlib.blake2b(array.data, key=key.derive("description")).hexdigest()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,12 +31,10 @@ class Stream(ABC):
     """One kind of contribution. Implementations are hashable, so that compiled code is reused.
 
     A stream of your own declares in `clip` the norm bound it keeps; the plan must be made for at
-    least that bound. The built-in streams take their bounds from the plan's terms instead, which
-    `follows_plan` says.
+    least that bound. (The built-in streams take their bounds from the plan's terms instead.)
     """
 
     clip: float | None = None
-    follows_plan: ClassVar[bool] = False
 
     def prepare(self, data: Any, valid: jax.Array) -> tuple[Any, jax.Array]:
         """Once per run, before the first step: data as `contribution` wants it, and the valid rows.

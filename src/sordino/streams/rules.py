@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,6 @@ class RuleStream(Stream):
     """A stream that evaluates a rule, on the plan's numbers."""
 
     rule: Rule
-    follows_plan: ClassVar[bool] = True
 
     def start(self, params: Any) -> Any:
         return self.rule.start(params)
