@@ -42,6 +42,11 @@ from sordino.streams.linear import LinearGradientStream
 
 # With an evaluation or callbacks the run is cut into this many chunks, so that curves have points.
 POINTS = 20
+# Where a batch's gradients together are more numbers than this, they are made this many at a time: on a
+# CPU they then stay in its cache (a 26,010-parameter network takes half the time). Convolutions are the
+# exception: they are slow inside a loop.
+TOGETHER = 2**20
+MICROBATCH = 64
 DRIVERS = ("auto", "scan", "steps")
 
 
@@ -306,7 +311,12 @@ def make_stream(
         raise SordinoError(f"loss must be a function of (params, *example), got {type(loss)}")
     if microbatch_size is not None:
         microbatch_size = require_count("microbatch_size", microbatch_size)
-    return GradientStream(loss, rule, microbatch_size)
+        return GradientStream(loss, rule, microbatch_size)
+    whole = GradientStream(loss, rule)
+    numbers = plan.population.batch_size * parameter_count(params)
+    if numbers <= TOGETHER or _has_convolutions(whole, params, data):
+        return whole
+    return replace(whole, microbatch=MICROBATCH)
 
 
 def _check_own_stream(plan: Plan, stream: Stream) -> None:

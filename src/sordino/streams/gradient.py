@@ -33,15 +33,13 @@ class GradientStream(RuleStream):
     ) -> ClippedSum:
         points = self.rule.points(params, memory, step)
 
-        def one(example: Any, weight: jax.Array) -> Any:
+        def one(example: Any) -> Any:
             gradients = tuple(jax.grad(self.loss)(point, *example) for point in points)
             channels = self.rule.combine(gradients, clip_pytree, terms)
-            kept = jax.tree.map(lambda leaf: leaf * weight.astype(leaf.dtype), channels)
-            return kept[0] if len(kept) == 1 else kept
+            return channels[0] if len(channels) == 1 else channels
 
         def total(examples: Any, weights: jax.Array) -> Any:
-            clipped = jax.vmap(one)(examples, weights)
-            return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), clipped)
+            return jax.tree.map(lambda leaf: _weighted(weights, leaf), jax.vmap(one)(examples))
 
         size = mask.shape[0]
         if self.microbatch is None or self.microbatch >= size:
@@ -61,6 +59,16 @@ class GradientStream(RuleStream):
         shapes = jax.eval_shape(total, *first)
         zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         return ClippedSum(jax.lax.scan(add, zero, parts)[0])
+
+
+def _weighted(weights: jax.Array, leaf: jax.Array) -> jax.Array:
+    """``sum_i weights_i leaf_i`` as one product of a row and a matrix, in full precision.
+
+    Written as a scaling and a sum, the compiler would store every clipped gradient once more.
+    """
+    rows = leaf.reshape(leaf.shape[0], -1)
+    product = jnp.matmul(weights.astype(leaf.dtype), rows, precision=jax.lax.Precision.HIGHEST)
+    return product.reshape(leaf.shape[1:])
 
 
 def clip_pytree(vector: Any, clip: Any) -> Any:
