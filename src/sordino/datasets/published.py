@@ -11,36 +11,32 @@ one with other contents than the published one is an error unless ``verify=False
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import hashlib
 import io
-import lzma
+import math
 import os
 import struct
 import tarfile
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.errors import SordinoError, require_count
+from sordino._files import UNPACKED_SUFFIXES, read_unpacked
+from sordino.errors import SordinoError, one_line, require_count
+from sordino.models.rows import LARGEST_DENSE_BYTES
 
 Folder = str | os.PathLike[str] | None
 Rows = tuple[NDArray[np.float32], NDArray[np.int32]]
 
 # One record of CIFAR-10: a label, then 32 x 32 pixels of red, of green and of blue.
 CIFAR_RECORD = 1 + 3 * 32 * 32
-
-_UNPACK: dict[str, Callable[[bytes], bytes]] = {
-    "": lambda raw: raw,
-    ".gz": gzip.decompress,
-    ".bz2": bz2.decompress,
-    ".xz": lzma.decompress,
-}
+# No published batch has more; what an archive says of its members is not to be trusted.
+_LARGEST_BATCH = 10_000 * CIFAR_RECORD
+# An array's dimensions; IDX files have up to four.
+_MOST_DIMENSIONS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +190,7 @@ def load_ijcnn1(folder: Folder = None, *, verify: bool = True) -> Split:
 def read_idx(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
     """An IDX file of unsigned bytes, packed (.gz, .bz2, .xz) or not, as an array of its shape."""
     where = Path(path)
-    return _idx(where, _contents(where))
+    return _idx(where, read_unpacked(where))
 
 
 def read_svmlight(
@@ -206,13 +202,13 @@ def read_svmlight(
       features: the number of columns; a public constant, not read off the rows.
     """
     where = Path(path)
-    return _svmlight(where, _contents(where), require_count("features", features))
+    return _svmlight(where, read_unpacked(where), require_count("features", features))
 
 
 def read_cifar10(path: str | os.PathLike[str]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """One binary batch of CIFAR-10: images (examples, 32, 32, 3) and labels."""
     where = Path(path)
-    return _cifar(where, _contents(where))
+    return _cifar(where, read_unpacked(where))
 
 
 def _unit(images: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -229,13 +225,20 @@ def _idx(where: Path, raw: bytes, dimensions: int | None = None) -> NDArray[np.u
         raise SordinoError(
             f"{str(where)!r} is an IDX file of type {kind:#04x}; only unsigned bytes (0x08) are read"
         )
+    if not 1 <= count <= _MOST_DIMENSIONS:
+        raise SordinoError(
+            f"{str(where)!r} claims {count} dimensions; an IDX file has from 1 to {_MOST_DIMENSIONS}"
+        )
     if dimensions is not None and count != dimensions:
         raise SordinoError(f"{str(where)!r} has {count} dimensions, expected {dimensions}")
     header = 4 + 4 * count
     if len(raw) < header:
         raise SordinoError(f"{str(where)!r} ends within its header of {header} bytes")
     shape = struct.unpack(f">{count}I", raw[4:header])
-    expected = header + int(np.prod(shape, dtype=np.int64))
+    # In whole numbers of any size, and compared before anything is allocated.
+    expected = header + math.prod(shape)
+    if 0 in shape:
+        raise SordinoError(f"{str(where)!r} holds nothing: its header {shape} has a length of 0")
     if len(raw) != expected:
         raise SordinoError(
             f"{str(where)!r} has {len(raw):,} bytes, but its header {shape} calls for {expected:,}"
@@ -267,14 +270,54 @@ def _svmlight(
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     from sklearn.datasets import load_svmlight_file
 
-    try:
-        sparse, labels = load_svmlight_file(
-            io.BytesIO(raw), n_features=features, dtype=np.float32, zero_based=False
+    size = 4 * features * (raw.count(b"\n") + 1)
+    if size > LARGEST_DENSE_BYTES:
+        raise SordinoError(
+            f"the rows of {str(where)!r} take {size / 2**30:.1f} GB with {features:,} features each, "
+            f"more than {LARGEST_DENSE_BYTES >> 30} GB; give fewer rows or features"
         )
-    except ValueError as error:
-        reason = str(error).strip().split("\n")[0].rstrip(".")
-        raise SordinoError(f"{str(where)!r} is not a valid svmlight file: {reason}") from None
-    return sparse.toarray(), labels
+    try:
+        with np.errstate(over="ignore"):  # a value too large for float32 becomes inf, refused below
+            sparse, labels = load_svmlight_file(
+                io.BytesIO(raw), n_features=features, dtype=np.float32, zero_based=False
+            )
+    except (ValueError, OverflowError):
+        # What the parser says quotes the line, and rows may be private.
+        raise SordinoError(
+            f"{str(where)!r} is not a valid svmlight file: {_first_bad_line(raw, features)}"
+        ) from None
+    if not len(labels):
+        raise SordinoError(f"{str(where)!r} holds no rows")
+    rows = sparse.toarray()
+    if not (np.isfinite(rows).all() and np.isfinite(labels).all()):
+        raise SordinoError(
+            f"{str(where)!r} holds labels or values that are not finite numbers of single precision"
+        )
+    return rows, labels
+
+
+def _first_bad_line(raw: bytes, features: int) -> str:
+    """Where an svmlight text goes wrong, without quoting it."""
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        words = line.partition(b"#")[0].split()
+        if words[1:] and words[1].startswith(b"qid:"):
+            del words[1]
+        try:
+            if words:
+                float(words[0])
+            pairs = [word.split(b":") for word in words[1:]]
+            indices = [int(index) for index, _ in pairs]
+            for _, value in pairs:
+                float(value)
+        except ValueError:
+            return f"line {number:,} is not a label followed by index:value pairs"
+        if any(index > features for index in indices):
+            return f"line {number:,} has an index of more than the {features:,} features"
+        if any(index < 1 for index in indices):
+            return f"line {number:,} has an index of less than 1"
+        if sorted(set(indices)) != indices:
+            return f"the indices of line {number:,} do not increase"
+    return "its lines are not labels followed by index:value pairs"
 
 
 def _libsvm(source: _Source, features: int, folder: Folder, verify: bool) -> Split:
@@ -300,7 +343,7 @@ def _read(
             f"nor in {' or '.join(source.folders)} there; {source.name} is published at "
             f"{source.published}"
         )
-    raw = _contents(where)
+    raw = read_unpacked(where)
     _verify(source, name, where, raw, verify, text)
     return where, raw
 
@@ -322,30 +365,37 @@ def _root(source: _Source, folder: Folder) -> Path:
 
 
 def _find(
-    source: _Source, name: str, folder: Folder, suffixes: tuple[str, ...] = tuple(_UNPACK)
+    source: _Source, name: str, folder: Folder, suffixes: tuple[str, ...] = ("", *UNPACKED_SUFFIXES)
 ) -> Path | None:
     root = _root(source, folder)
     places = [root / place / f"{name}{end}" for place in (*source.folders, ".") for end in suffixes]
     return next((place for place in places if place.is_file()), None)
 
 
-def _contents(where: Path) -> bytes:
-    """A file's bytes, unpacked as its name says."""
-    suffix = where.suffix if where.suffix in _UNPACK else ""
-    try:
-        return _UNPACK[suffix](where.read_bytes())
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise SordinoError(f"cannot read {str(where)!r}: {error}") from None
-
-
 def _members(archive: Path) -> dict[str, bytes]:
-    """The files in a tar archive by their last names; read, never written anywhere."""
+    """The batches in a tar archive, packed or not, by their names; nothing is written anywhere."""
+    raw = read_unpacked(archive)
+    found: dict[str, bytes] = {}
     try:
-        with tarfile.open(archive) as tar:
-            files = {Path(member.name).name: tar.extractfile(member) for member in tar}
-            return {name: file.read() for name, file in files.items() if file is not None}
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise SordinoError(f"cannot read {str(archive)!r}: {error}") from None
+        with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as tar:
+            for member in tar:
+                name = member.name.rpartition("/")[2]
+                if name not in _CIFAR10.digests or not member.isreg():
+                    continue
+                if member.size > min(_LARGEST_BATCH, len(raw)):
+                    raise SordinoError(
+                        f"{name!r} in {str(archive)!r} is larger than a published batch"
+                    )
+                file = tar.extractfile(member)
+                found[name] = b"" if file is None else file.read()
+    except SordinoError:
+        raise
+    # tarfile lets through what its parsers of numbers and names raise on damaged headers.
+    except (tarfile.TarError, OSError, EOFError, ArithmeticError, LookupError, ValueError) as error:
+        raise SordinoError(
+            f"{str(archive)!r} is not a valid tar archive: {one_line(error)}"
+        ) from None
+    return found
 
 
 def _verify(

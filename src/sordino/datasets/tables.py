@@ -7,15 +7,20 @@ frame, schema = load_demo()          # needs: pip install 'sordino[demo]'
 from __future__ import annotations
 
 import csv
+import io
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
-from sordino.errors import MissingExtraError, SordinoError
+from sordino._files import UNPACKED_SUFFIXES, read_unpacked
+from sordino.errors import MissingExtraError, SordinoError, one_line, shown
 from sordino.models.schema import Categorical, Numeric, Schema
 
 CSV_SUFFIXES = (".csv", ".csv.gz", ".csv.bz2", ".csv.xz", ".tsv")
 PARQUET_SUFFIXES = (".parquet", ".pq")
+# More than any table a linear model is for; a separator repeated by mistake is found out early.
+MOST_COLUMNS = 100_000
 
 DEMO_TARGET = "income_above_15000"
 # Respondents with an income in the public file.
@@ -48,11 +53,26 @@ def _read_csv(where: Path) -> Any:
     import pandas as pd
 
     separator = "\t" if where.name.lower().endswith(".tsv") else ","
+    packed = where.suffix.lower() in UNPACKED_SUFFIXES
+    unpacked = read_unpacked(where) if packed else b""
+
+    def read(**options: Any) -> Any:
+        source = io.BytesIO(unpacked) if packed else where
+        return pd.read_csv(source, sep=separator, encoding="utf-8", **options)
+
     try:
         # pandas renames a second "age" to "age.1", so names are read as a row first.
-        head = pd.read_csv(where, sep=separator, header=None, nrows=1, dtype=str, encoding="utf-8")
+        head = read(header=None, nrows=1, dtype=str, keep_default_na=False)
         _check_names(where, [str(name) for name in head.iloc[0]])
-        return pd.read_csv(where, sep=separator, encoding="utf-8", low_memory=False)
+        # Left to itself pandas would take the first column for names of the rows where these have
+        # more fields than the header, and shift all the others.
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            return read(low_memory=False, index_col=False)
+    except pd.errors.ParserWarning:
+        raise SordinoError(
+            f"{str(where)!r} has rows with more fields than its header; give every column a name"
+        ) from None
     except UnicodeDecodeError as error:
         raise SordinoError(
             f"{str(where)!r} is not UTF-8 text ({error.reason}); save it as UTF-8"
@@ -63,9 +83,16 @@ def _read_csv(where: Path) -> Any:
         ) from None
     except (pd.errors.ParserError, csv.Error) as error:
         reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
-        raise SordinoError(f"{str(where)!r} is not a valid table: {reason}") from None
-    except (OSError, EOFError) as error:
-        raise SordinoError(f"cannot read {str(where)!r}: {error}") from None
+        raise SordinoError(f"{str(where)!r} is not a valid table: {one_line(reason)}") from None
+    except OSError as error:
+        raise SordinoError(
+            f"cannot read {str(where)!r}: {one_line(error.strerror or error)}"
+        ) from None
+    except SordinoError:
+        raise
+    except (ValueError, OverflowError):
+        # Not the reason: it may quote what could not be converted.
+        raise SordinoError(f"{str(where)!r} holds values that cannot be read as a table") from None
 
 
 def _read_parquet(where: Path) -> Any:
@@ -78,18 +105,29 @@ def _read_parquet(where: Path) -> Any:
         ) from None
     try:
         table = parquet.read_table(where)
-    except (pyarrow.ArrowException, OSError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise SordinoError(f"{str(where)!r} is not a valid Parquet file: {reason}") from None
-    _check_names(where, table.column_names)
-    return table.to_pandas()
+        _check_names(where, table.column_names)
+        # Names of rows, which pandas leaves in its own files, are no data.
+        return table.to_pandas().reset_index(drop=True)
+    except SordinoError:
+        raise
+    # What is wrong with a damaged file comes out as any of these; the reasons may quote it.
+    except (pyarrow.ArrowException, OSError, ValueError, TypeError, ArithmeticError, LookupError):
+        raise SordinoError(
+            f"{str(where)!r} is not a valid Parquet file, or holds values that no table can hold"
+        ) from None
 
 
 def _check_names(where: Path, names: list[str]) -> None:
+    if len(names) > MOST_COLUMNS:
+        raise SordinoError(
+            f"{str(where)!r} has {len(names):,} columns; at most {MOST_COLUMNS:,} are read"
+        )
     seen = set()
     for name in names:
-        if name in seen:
-            raise SordinoError(f"{str(where)!r} has more than one column {name!r}; rename them")
+        if name in seen and name:  # pandas numbers the columns without a name
+            raise SordinoError(
+                f"{str(where)!r} has more than one column {shown(name)}; rename them"
+            )
         seen.add(name)
 
 

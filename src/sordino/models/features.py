@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.errors import SordinoError
+from sordino.errors import SordinoError, shown
 
 Value = str | int | float | bool
 
@@ -23,7 +24,7 @@ class Numeric:
     high: float
 
     def __post_init__(self) -> None:
-        low, high = parse_bounds(f"column {self.name!r}", (self.low, self.high))
+        low, high = parse_bounds(f"column {shown(self.name)}", (self.low, self.high))
         object.__setattr__(self, "low", low)
         object.__setattr__(self, "high", high)
 
@@ -50,7 +51,7 @@ class Categorical:
     values: tuple[Value, ...]
 
     def __post_init__(self) -> None:
-        values = parse_values(f"column {self.name!r}", self.values, minimum=1)
+        values = parse_values(f"column {shown(self.name)}", self.values, minimum=1)
         object.__setattr__(self, "values", values)
 
     @property
@@ -90,27 +91,47 @@ Column = Numeric | Categorical
 def parse_bounds(what: str, bounds: Any) -> tuple[float, float]:
     """``(low, high)`` as finite floats with low < high; `what` names them in the error."""
     try:
+        if any(isinstance(value, str | bytes | bool) for value in bounds):
+            raise TypeError
         low, high = (float(value) for value in bounds)
-    except (TypeError, ValueError):
-        raise SordinoError(f"{what} needs two numbers (low, high), got {bounds!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise SordinoError(f"{what} needs two numbers (low, high), got {shown(bounds)}") from None
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise SordinoError(f"{what} needs finite bounds with low < high, got ({low:g}, {high:g})")
+    # Columns are divided by half the distance.
+    half = (high - low) / 2
+    if not (math.isfinite(half) and half > 0 and math.isfinite(1 / half)):
+        raise SordinoError(
+            f"{what} needs bounds at a distance that numbers can express, got ({low:g}, {high:g})"
+        )
     return low, high
 
 
 def parse_values(what: str, values: Any, *, minimum: int) -> tuple[Value, ...]:
     """At least `minimum` different scalars; `what` names them in the error."""
-    if isinstance(values, str) or not hasattr(values, "__iter__"):
-        raise SordinoError(f"{what} needs a list of values, got {values!r}")
+    if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__"):
+        raise SordinoError(f"{what} needs a list of values, got {shown(values)}")
     listed = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
     for value in listed:
-        if not isinstance(value, str | int | float | bool) or value != value:
-            raise SordinoError(f"{what} may list text, numbers or booleans, got {value!r}")
+        if isinstance(value, str):
+            check_text(f"a value of {what}", value)
+        elif not isinstance(value, int | float) or value != value:
+            raise SordinoError(f"{what} may list text, numbers or booleans, got {shown(value)}")
+        elif isinstance(value, int) and abs(value) >= 1 << 63:
+            raise SordinoError(f"{what} lists a number too large to use, {shown(value)}")
     if len(set(listed)) != len(listed):
         raise SordinoError(f"{what} lists a value more than once")
     if len(listed) < minimum:
         raise SordinoError(f"{what} needs at least {minimum} of them, got {len(listed)}")
     return listed
+
+
+def check_text(what: str, text: str) -> None:
+    """Refuse text that no file can hold: JSON can spell halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise SordinoError(f"{what} is not valid Unicode text: {shown(text)}") from None
 
 
 def _numbers(name: str, series: Any) -> NDArray[np.float64]:

@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
+import re
+import struct
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sordino.errors import SordinoError
+from sordino.errors import SordinoError, one_line, shown
 from sordino.models.estimators import PrivateClassifier, PrivateRegressor
+from sordino.models.features import parse_bounds, parse_values
 from sordino.models.rows import RowPreparation
 from sordino.models.schema import Schema
 
@@ -47,38 +52,122 @@ def model_bytes(model: Any, target: str) -> bytes:
 
 
 def load_model(path: str | os.PathLike[str]) -> tuple[Any, str]:
-    """The fitted estimator in a file of `model_bytes`, and the name of its target."""
+    """The fitted estimator in a file of `model_bytes`, and the name of its target.
+
+    Nothing in the file is believed: no code in it is run, nothing larger than the file itself is
+    allocated, and what does not fit together is refused.
+    """
     where = Path(path)
     if not where.is_file():
         raise SordinoError(f"there is no model at {str(where)!r}")
+    reason: object
     try:
-        with np.load(where, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        if str(arrays["format"]) != FORMAT:
-            raise ValueError(f"its format is {str(arrays['format'])!r}, not {FORMAT!r}")
-        return _model(arrays), str(arrays["target"])
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
-        raise SordinoError(f"{str(where)!r} is not a model of sordino: {error}") from None
+        with zipfile.ZipFile(where) as archive:
+            arrays = _Arrays(archive, where.stat().st_size)
+            if "format" not in arrays:
+                raise ValueError("it has no field 'format'")
+            if (found := arrays.text("format")) != FORMAT:
+                raise ValueError(f"its format is {shown(found)}, not {FORMAT!r}")
+            return _model(arrays), arrays.text("target")
+    except OSError as error:
+        reason = error.strerror or error
+    except (EOFError, OverflowError, LookupError, struct.error, zipfile.BadZipFile) as error:
+        reason = error
+    except ValueError as error:  # `SordinoError` among them
+        reason = error
+    except RuntimeError:
+        # The archive is encrypted, or packed in a way that is not written here.
+        reason = "it is packed in a way that is not known here"
+    raise SordinoError(f"{str(where)!r} is not a model of sordino: {one_line(reason)}")
 
 
-def _model(arrays: dict[str, Any]) -> Any:
-    schema = Schema.from_json(json.loads(str(arrays["schema"])))
-    coef, intercept = arrays["coef"], arrays["intercept"]
+class _Arrays:
+    """The arrays of an npz file, read one by one and within bounds.
+
+    numpy's own reader allocates what a header asks for before it looks at what is there.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
+        self._archive, self._size = archive, size
+        self._members = {member.filename: member for member in archive.infolist()}
+
+    def __contains__(self, name: str) -> bool:
+        return f"{name}.npy" in self._members
+
+    def array(self, name: str, kinds: str, dimensions: int | None = None) -> NDArray[Any]:
+        """An array whose numpy kind is one of `kinds` (as in "fU")."""
+        if name not in self:
+            raise ValueError(f"it has no field {name!r}")
+        member = self._members[f"{name}.npy"]
+        # The archive's own words on both sizes: a stored member has but one.
+        sizes = {member.file_size, member.compress_size}
+        if member.compress_type != zipfile.ZIP_STORED or len(sizes) > 1 or max(sizes) > self._size:
+            raise ValueError(f"its field {name!r} is packed in another way than is written here")
+        array = _array(name, self._archive.read(member))
+        if array.dtype.kind not in kinds or dimensions not in (None, array.ndim):
+            raise ValueError(f"its field {name!r} holds other things than it should")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(f"its field {name!r} holds numbers that are not finite")
+        return array
+
+    def text(self, name: str) -> str:
+        return str(self.array(name, "U", 0))
+
+    def number(self, name: str) -> float:
+        return float(self.array(name, "f", 0))
+
+
+# The header of an npy file exactly as numpy writes it for plain numbers and text.
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '([<|][fiubU]\d{1,9})', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:\d{1,15},? ?){0,4})\), \} *\n",
+    re.DOTALL,
+)
+
+
+def _array(name: str, data: bytes) -> NDArray[Any]:
+    header = _HEADER.match(data)
+    if header is None:
+        raise ValueError(f"its field {name!r} is not an array of numbers or text")
+    try:
+        kind = np.dtype(header[1].decode())
+    except TypeError:
+        raise ValueError(f"its field {name!r} is of a type that is not known here") from None
+    shape = tuple(int(length) for length in re.findall(rb"\d+", header[3]))
+    body = data[header.end() :]
+    if len(body) != kind.itemsize * math.prod(shape) or not body:
+        raise ValueError(f"its field {name!r} has another length than its header says")
+    if kind.kind == "U":
+        body.decode("utf-32-le")  # numpy takes any number for a character, and fails later
+    order: Literal["C", "F"] = "F" if header[2] == b"True" else "C"
+    return np.frombuffer(body, kind).reshape(shape, order=order)
+
+
+def _model(arrays: _Arrays) -> Any:
+    try:
+        described = json.loads(arrays.text("schema"))
+    except RecursionError:
+        raise ValueError("its schema is nested too deeply") from None
+    schema = Schema.from_json(described)
+    coef, intercept = arrays.array("coef", "f"), arrays.array("intercept", "f")
     model: Any
     if "classes" in arrays:
         model = PrivateClassifier()
-        model.classes_ = arrays["classes"]
-        wanted: tuple[int, ...] = (1 if len(model.classes_) == 2 else len(model.classes_),)
+        model.classes_ = arrays.array("classes", "Uiufb", 1)
+        count = len(parse_values("its classes", model.classes_, minimum=2))
+        wanted: tuple[int, ...] = (1 if count == 2 else count,)
     else:
         model = PrivateRegressor()
-        low, high = (float(bound) for bound in arrays["target_bounds"])
-        model.target_bounds_ = (low, high)
+        model.target_bounds_ = parse_bounds("its target", arrays.array("target_bounds", "f", 1))
         wanted = ()
     if intercept.shape != wanted or coef.shape != (*wanted, schema.width):
         raise ValueError("its weights do not fit its schema")
+    preparation = RowPreparation(schema)
+    if not math.isclose(arrays.number("radius"), preparation.radius(len(schema.names))):
+        raise ValueError("its radius does not fit its schema")
     model.coef_, model.intercept_ = coef, intercept
     model.schema_ = schema
-    model._preparation = RowPreparation(schema)
+    model._preparation = preparation
     model.n_features_in_ = len(schema.names)
     model.feature_names_in_ = np.array(schema.names, dtype=object)
     return model

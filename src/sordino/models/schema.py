@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +24,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.errors import SordinoError, nearest, require_count
+from sordino.errors import SordinoError, nearest, one_line, require_count, shown
 from sordino.models.features import (
     Categorical,
     Column,
     Numeric,
     Value,
+    check_text,
     parse_bounds,
     parse_values,
 )
@@ -63,12 +65,15 @@ class Schema:
         if not self.columns:
             raise SordinoError("a schema needs at least one column")
         names = [column.name for column in self.columns]
-        for name in names:
-            if names.count(name) > 1:
-                raise SordinoError(f"the schema describes column {name!r} more than once")
+        for name, times in Counter(names).items():
+            check_text("a column's name", name)
+            if times > 1:
+                raise SordinoError(f"the schema describes column {shown(name)} more than once")
+        if self.target is not None:
+            check_text("the target", self.target)
         if self.target in names:
             raise SordinoError(
-                f"the target {self.target!r} is also described as a feature; remove it from columns"
+                f"the target {shown(self.target)} is also described as a feature; remove it from columns"
             )
         if self.classes is not None:
             if self.target_bounds is not None:
@@ -164,12 +169,14 @@ class Schema:
         fields = {key: value for key, value in data.items() if key not in ("format", "version")}
         if data.get("version", FORMAT_VERSION) != FORMAT_VERSION:
             raise SordinoError(
-                f"this schema has format version {data['version']!r}; version {FORMAT_VERSION} is "
+                f"this schema has format version {shown(data['version'])}; version {FORMAT_VERSION} is "
                 "known here"
             )
         for key in fields:
             if key not in _SCHEMA_FIELDS:
-                raise SordinoError(f"a schema has no field {key!r}{nearest(key, _SCHEMA_FIELDS)}")
+                raise SordinoError(
+                    f"a schema has no field {shown(key)}{nearest(key, _SCHEMA_FIELDS)}"
+                )
         columns = fields.pop("columns", None)
         if isinstance(columns, Mapping):
             columns = [
@@ -180,7 +187,7 @@ class Schema:
             raise SordinoError("a schema needs the field 'columns': a list, or a table by name")
         target = fields.get("target")
         if target is not None and not isinstance(target, str):
-            raise SordinoError(f"target must be a column's name, got {target!r}")
+            raise SordinoError(f"target must be a column's name, got {shown(target)}")
         return cls(columns=tuple(_column(body) for body in columns), **fields)
 
     @classmethod
@@ -198,7 +205,9 @@ class Schema:
         except OSError as error:
             raise SordinoError(f"cannot read {str(where)!r}: {error.strerror}") from None
         except (ValueError, RecursionError) as error:
-            raise SordinoError(f"{str(where)!r} is not valid {kind[1:].upper()}: {error}") from None
+            raise SordinoError(
+                f"{str(where)!r} is not valid {kind[1:].upper()}: {_why(error)}"
+            ) from None
         try:
             return cls.from_json(data)
         except SordinoError as error:
@@ -211,13 +220,13 @@ def check_columns(frame: Any, names: tuple[str, ...]) -> None:
         raise SordinoError(
             f"a table with named columns (a pandas DataFrame) is needed, got {type(frame).__name__}"
         )
-    present = list(frame.columns)
+    present = Counter(frame.columns)
     for name in names:
         if name not in present:
             hint = nearest(name, [str(other) for other in present])
-            raise SordinoError(f"the table has no column {name!r}{hint}")
-        if present.count(name) > 1:
-            raise SordinoError(f"the table has more than one column {name!r}; rename them")
+            raise SordinoError(f"the table has no column {shown(name)}{hint}")
+        if present[name] > 1:
+            raise SordinoError(f"the table has more than one column {shown(name)}; rename them")
 
 
 def _column(body: Any) -> Column:
@@ -231,6 +240,17 @@ def _column(body: Any) -> Column:
     if keys == {"name", "values"}:
         return Categorical(**body)
     raise SordinoError(
-        f"column {body['name']!r} needs either 'low' and 'high' or 'values', got "
-        f"{sorted(str(key) for key in keys - {'name'})}"
+        f"column {shown(body['name'])} needs either 'low' and 'high' or 'values', got "
+        f"{shown(sorted(str(key) for key in keys - {'name'}))}"
     )
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with a JSON or TOML text, in a few words."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not UTF-8 text ({error.reason})"
+    if "integer string conversion" in str(error):
+        return "it holds a number of too many digits"
+    return one_line(error)
