@@ -46,7 +46,7 @@ def two_gradients() -> dict[str, float]:
     X = rng.normal(size=(n, 785)).astype(np.float32) / 28
     y = rng.integers(0, 10, n).astype(np.int32)
     start = np.zeros((10, 785), np.float32)
-    common = {"examples": n, "batch_size": 500, "steps": 200, "noise": 1.0}
+    common = {"examples": n, "batch_size": 500, "steps": 200, "noise_multiplier": 1.0}
     ways = {
         "dp-sgd": {"sampling": "fixed"},
         "dp-srm": {"sampling": "fixed"},
@@ -84,7 +84,12 @@ def long_runs() -> dict[str, float]:
 
     def make(steps: int) -> Any:
         return sordino.plan(
-            "dp-nsgd-sr", examples=n, batch_size=64, steps=steps, noise=1.0, mechanism="tree"
+            "dp-nsgd-sr",
+            examples=n,
+            batch_size=64,
+            steps=steps,
+            noise_multiplier=1.0,
+            mechanism="tree",
         )
 
     short, long = make(1_000), make(100_000)

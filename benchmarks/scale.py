@@ -72,7 +72,12 @@ def noise_cost() -> dict[str, float]:
     seconds: dict[str, list[float]] = {"independent": [], "blt": []}
     plans = {
         name: sordino.plan(
-            "dp-memf", examples=10_000, batch_size=500, steps=400, noise=1.0, mechanism=name
+            "dp-memf",
+            examples=10_000,
+            batch_size=500,
+            steps=400,
+            noise_multiplier=1.0,
+            mechanism=name,
         )
         for name in seconds
     }
@@ -99,7 +104,7 @@ sordino.plan, sordino.train
 use_compilation_cache()
 X = np.random.default_rng(0).normal(size=(32561, 124)).astype(np.float32)
 y = (X[:, 0] > 0).astype(np.float32)
-plan = sordino.plan("dp-sgd", examples=32561, batch_size=256, epochs=5, noise=1.0, sampling="fixed")
+plan = sordino.plan("dp-sgd", examples=32561, batch_size=256, epochs=5, noise_multiplier=1.0, sampling="fixed")
 began = time.process_time()
 sordino.train(plan, Logistic(), np.zeros(124, np.float32), (X, y))
 print(time.process_time() - began)

@@ -58,7 +58,7 @@ def binary(rows: int = ROWS, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def quadratic_plan(recipe: str = "dp-gd", **options: Any) -> Plan:
     """A plan under which least squares is never clipped; the noise on the mean is 0.012 sigma."""
     settings = {"steps": T, "clip": NO_CLIPPING, "learning_rate": 0.5, **options}
-    return sordino.plan(recipe, examples=N, noise=SIGMA * 12 / NO_CLIPPING, **settings)
+    return sordino.plan(recipe, examples=N, noise_multiplier=SIGMA * 12 / NO_CLIPPING, **settings)
 
 
 START = np.zeros(D, np.float32)
@@ -106,7 +106,7 @@ def slow(*values: Any) -> Any:
 )
 def test_what_is_differentiated_is_what_is_trained(recipe: str, options: Any) -> None:
     X, y = LABELLED.arrays
-    plan = sordino.plan(recipe, examples=ROWS, steps=T, noise=1.0, **options)
+    plan = sordino.plan(recipe, examples=ROWS, steps=T, noise_multiplier=1.0, **options)
     simulated = Proxy.of(plan, Logistic(), START, LABELLED)
     (draw,) = simulated.draws(seed=3, runs=RUNS if recipe == "dp-gd" else 2)
     values, slopes = simulated.values_and_slopes(simulated.sigma, draw)
@@ -125,7 +125,7 @@ def test_what_is_differentiated_is_what_is_trained(recipe: str, options: Any) ->
 
 def test_the_noise_on_the_mean_is_the_plans_whatever_the_number_of_public_rows() -> None:
     X, y = LABELLED.arrays
-    plan = sordino.plan("dp-gd", examples=ROWS, steps=T, noise=2.0)
+    plan = sordino.plan("dp-gd", examples=ROWS, steps=T, noise_multiplier=2.0)
     values = []
     for public in (LABELLED, PublicData(np.concatenate([X, X]), np.concatenate([y, y]))):
         simulated = Proxy.of(plan, Logistic(), START, public)
@@ -134,7 +134,9 @@ def test_the_noise_on_the_mean_is_the_plans_whatever_the_number_of_public_rows()
     np.testing.assert_allclose(values[0][0], values[1][0], rtol=1e-5)
     np.testing.assert_allclose(values[0][1], values[1][1], rtol=1e-3, atol=1e-5)
     # Batches keep their size, and with it the noise of sampling, as far as there are rows.
-    people = sordino.plan("dp-sgd", examples=1000, batch_size=50, steps=8, noise=1.0).population
+    people = sordino.plan(
+        "dp-sgd", examples=1000, batch_size=50, steps=8, noise_multiplier=1.0
+    ).population
     assert proxy_population(people, 200).batch_size == 50
     assert proxy_population(people, 30).batch_size == 30
     assert proxy_population(plan.population, 700).is_full_batch
@@ -188,7 +190,7 @@ def test_expected_loss_of_a_quadratic_is_a_constant_and_the_influence_of_the_noi
 
 
 def test_gradient_and_retraining_agree_on_a_clipped_logistic_problem() -> None:
-    plan = sordino.plan("dp-gd", examples=N, steps=T, noise=100.0, clip=0.5)
+    plan = sordino.plan("dp-gd", examples=N, steps=T, noise_multiplier=100.0, clip=0.5)
     X, y = LABELLED.arrays
     best = np.linalg.lstsq(X, 4 * y - 2, rcond=None)[0]  # roughly
     norms = np.abs(jax.nn.sigmoid(X @ best) - y) * np.linalg.norm(X, axis=1)
@@ -200,7 +202,10 @@ def test_gradient_and_retraining_agree_on_a_clipped_logistic_problem() -> None:
     exact = found.q[[t - 1 for t in steps]]
     # With the same draws and noise close to the plan's the two differ by the third order only.
     near = influence_by_retraining(*problem, at=steps, multiples=(0.5, 1.0, 1.5), runs=RUNS)
-    np.testing.assert_allclose(near.q, exact, rtol=0.03)
+    # (An influence that these runs cannot tell from 0 is known to a share of its standard error.)
+    allowed = 0.03 * exact + 0.1 * found.standard_error[[t - 1 for t in steps]]
+    assert (np.abs(near.q - exact) < allowed).all()
+    assert np.allclose(near.q[1:], exact[1:], rtol=0.03)
     # As the paper has it, with other draws: up to 16 times the noise, no longer quite a quadratic.
     far = influence_by_retraining(*problem, at=steps, runs=RUNS, seed=1)
     error = np.hypot(far.standard_error, found.standard_error[[t - 1 for t in steps]])
@@ -266,7 +271,7 @@ def test_another_stream_and_an_objective_of_ones_own() -> None:
     X, y = binary()
     X[0] = 0.0  # its gradient is 0 everywhere, and there the norm of a gradient has a kink
     public = PublicData(X, y)
-    plan = sordino.plan("dp-gd", examples=N, steps=T, noise=100.0, clip=0.5)
+    plan = sordino.plan("dp-gd", examples=N, steps=T, noise_multiplier=100.0, clip=0.5)
     usual = influence_by_gradient(plan, Logistic(), START, public, runs=RUNS)
     own = influence_by_gradient(
         plan,
@@ -288,7 +293,7 @@ def test_little_memory_and_another_stream_change_nothing(
     X, y = binary()
     X[0] = 0.0
     public = PublicData(X, y)
-    plan = sordino.plan("dp-gd", examples=N, steps=T, noise=100.0, clip=0.5)
+    plan = sordino.plan("dp-gd", examples=N, steps=T, noise_multiplier=100.0, clip=0.5)
     roomy = Proxy.of(plan, Logistic(), START, public)
     (draw,) = roomy.draws(seed=0, runs=RUNS)
     values, slopes = roomy.values_and_slopes(roomy.sigma, draw)
@@ -315,7 +320,7 @@ def test_residuals_of_exactly_zero_have_a_derivative() -> None:
     certain = 1e6 * np.stack([-np.ones(D), np.ones(D)])
     logits = X @ certain.T
     assert (np.argmax(logits, axis=1) == labels).all()
-    plan = sordino.plan("dp-gd", examples=N, steps=5, noise=1.0)
+    plan = sordino.plan("dp-gd", examples=N, steps=5, noise_multiplier=1.0)
     influence_by_gradient(plan, Softmax(2), certain, PublicData(X, labels), runs=3)
 
 
@@ -353,8 +358,8 @@ class OwnStream(Stream):
 
 def test_what_cannot_be_estimated_says_so() -> None:
     public = PublicData(*binary(50))
-    gd = sordino.plan("dp-gd", examples=50, steps=5, noise=1.0)
-    memf = sordino.plan("dp-memf", examples=50, batch_size=10, steps=5, noise=1.0)
+    gd = sordino.plan("dp-gd", examples=50, steps=5, noise_multiplier=1.0)
+    memf = sordino.plan("dp-memf", examples=50, batch_size=10, steps=5, noise_multiplier=1.0)
     plain = sordino.plan("sgd", examples=50, batch_size=10, steps=5)
     for route in (influence_by_gradient, influence_by_retraining, influence_by_hessian):
         with pytest.raises(SordinoError, match="defined for independent noise"):
@@ -368,7 +373,7 @@ def test_what_cannot_be_estimated_says_so() -> None:
         {"radius": 1.0},
         {"optimizer": "adam"},
     ):
-        other = sordino.plan("dp-gd", examples=50, steps=5, noise=1.0, **options)
+        other = sordino.plan("dp-gd", examples=50, steps=5, noise_multiplier=1.0, **options)
         with pytest.raises(SordinoError, match="use influence_by_gradient"):
             influence_by_hessian(other, Logistic(), START, public)
     wide = PublicData(np.zeros((2001, 3000)), np.zeros(2001))
@@ -382,13 +387,13 @@ def test_what_cannot_be_estimated_says_so() -> None:
         influence_by_retraining(gd, Logistic(), START, public, multiples=[2.0])
     with pytest.raises(SordinoError, match="runs must be a whole number of at least 2"):
         influence_by_gradient(gd, Logistic(), START, public, runs=1)
-    steep = sordino.plan("dp-gd", examples=N, steps=T, noise=1e20, clip=1e15)
+    steep = sordino.plan("dp-gd", examples=N, steps=T, noise_multiplier=1e20, clip=1e15)
     with pytest.raises(SordinoError, match="diverged"):
         influence_by_gradient(steep, LeastSquares(), START, PUBLIC, runs=RUNS)
     estimate = EstimatedInfluence(gd, np.ones(5), np.ones(5), np.arange(1, 6), 1.0)
     with pytest.raises(SordinoError, match="fit 'linear' is not known"):
         estimate.schedule("linear")
-    longer = sordino.plan("dp-gd", examples=50, steps=6, noise=1.0)
+    longer = sordino.plan("dp-gd", examples=50, steps=6, noise_multiplier=1.0)
     with pytest.raises(SordinoError, match="known for 5 steps, but the other plan has 6"):
         estimate.saving(longer)
 

@@ -52,7 +52,7 @@ def test_the_papers_noise_is_matched_by_the_exact_conversion() -> None:
 
 
 def test_the_inverse_direction() -> None:
-    given = sordino.plan("dp-memf", examples=1000, batch_size=100, epochs=2, noise=5.0)
+    given = sordino.plan("dp-memf", examples=1000, batch_size=100, epochs=2, noise_multiplier=5.0)
     assert given.epsilon is None
     assert given.noise == 5.0
     back = sordino.plan(
@@ -137,7 +137,7 @@ def test_the_plot_has_labels(tmp_path: Any) -> None:
         ({"delta": 1.0}, "delta must be"),
         ({"delta": -1e-5}, "delta must be"),
         ({"delta": math.nan}, "delta must be"),
-        ({"noise": 1.0}, "not both"),
+        ({"noise_multiplier": 1.0}, "not both"),
         ({"batch_size": 60_001}, "batch_size 60,001 is larger than the 60,000 examples"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
         ({"batch_size": None}, "needs a batch_size"),

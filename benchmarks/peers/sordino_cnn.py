@@ -30,7 +30,7 @@ def main() -> None:
         examples=images.N,
         batch_size=images.BATCH,
         epochs=1,
-        noise=images.NOISE_MULTIPLIER,
+        noise_multiplier=images.NOISE_MULTIPLIER,
         clip=images.CLIP,
         sampling="fixed",
         order_seed=None,

@@ -25,7 +25,7 @@ def main(batches: str) -> None:
         examples=data.N,
         batch_size=data.BATCH,
         epochs=data.EPOCHS,
-        noise=data.NOISE_MULTIPLIER,
+        noise_multiplier=data.NOISE_MULTIPLIER,
         clip=data.CLIP,
         sampling="poisson" if batches == "poisson" else "fixed",
         order_seed=None if batches == "given" else 0,

@@ -62,12 +62,17 @@ def guarantee_of(
     adjacency: str,
     unit: str,
     delta_hint: float | None,
+    distance: float = 0.0,
 ) -> Guarantee:
-    """The guarantee of a run whose fresh draws have standard deviation ``noise`` times the bounds."""
+    """The guarantee of a run whose fresh draws have standard deviation ``noise`` times the bounds.
+
+    `distance` is the total variation between the run's noise and (rounded) Gaussian noise.
+    """
     check_adjacency(population, adjacency)
     stated: dict[str, Any] = {"adjacency": adjacency, "unit": unit}
     if noise == 0:
         return Guarantee.nothing(participation=_use(population), **stated)
+    stated["distance"] = distance
     if mechanism.channels != contribution.channels and not isinstance(contribution, Pair):
         raise SordinoError(
             f"each step releases {contribution.channels} vectors but the noise is for "
@@ -122,9 +127,18 @@ def calibrated_noise(
     mechanism: Mechanism,
     schedule: Schedule,
     adjacency: str,
+    distance: float = 0.0,
 ) -> float:
-    """The least `noise` whose guarantee is (epsilon, delta)."""
+    """The least `noise` whose guarantee is (epsilon, delta), `distance` included."""
     check_adjacency(population, adjacency)
+    if distance:
+        # A little more than (1 + e^epsilon) tv, so that what is stated is not above the budget.
+        delta -= (1 + math.exp(epsilon)) * distance * (1 + 1e-6)
+        if delta <= 0:
+            raise SordinoError(
+                "this delta is smaller than what discrete noise differs from Gaussian noise by; use "
+                "smaller batches, a larger delta, or noise='gaussian'"
+            )
     if isinstance(schedule, AdaptiveBudget):
         if schedule.mu > mu_from_epsilon_delta(epsilon, delta):
             raise SordinoError(

@@ -14,11 +14,11 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sordino._files import cache_folder, write_atomically
+from sordino._version import code_digest
 from sordino.errors import SordinoError, require_positive
 from sordino.population import (
     FIXED,
@@ -170,7 +170,7 @@ def compare_recipes(
     if epsilon is None or delta is None:
         raise SordinoError("a comparison needs one budget for all: give epsilon and delta")
     epsilon, delta = checked_budget(epsilon, delta)
-    for name in ("mechanism", "sampling", "noise"):
+    for name in ("mechanism", "sampling", "noise", "noise_multiplier"):
         if name in options:
             raise SordinoError(f"a comparison tries every {name}; leave it out")
     # What is wrong for all is an error; what is wrong for one recipe leaves it out.
@@ -346,7 +346,7 @@ class _Stored:
         folder = cache_folder("comparisons")
         if folder is None:
             return None
-        asked = [request, [asdict(candidate) for candidate in tried], _code_digest()]
+        asked = [request, [asdict(candidate) for candidate in tried], code_digest()]
         text = json.dumps(asked, sort_keys=True, default=repr)
         return cls(folder / f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.json")
 
@@ -361,13 +361,3 @@ class _Stored:
             write_atomically(self.path, json.dumps(found.to_json()))
         except OSError:
             return  # a cache that cannot be written is only slower
-
-
-@cache
-def _code_digest() -> str:
-    """Of this package's own source: another version may rank otherwise."""
-    root = Path(__file__).parent
-    total = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        total.update(path.read_bytes())
-    return total.hexdigest()

@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,18 +24,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._files import write_atomically
-from sordino.accounting import calibrated_noise, float32_up, guarantee_of
+from sordino.accounting import calibrated_noise, float32_up, guarantee_of, run_sensitivity
 from sordino.errors import (
+    DAMAGE,
     SordinoError,
+    known_fields,
+    one_line,
     require_choice,
     require_count,
     require_fraction,
     require_positive,
+    shown,
 )
 from sordino.mechanisms.base import Mechanism, mechanism_from_json
 from sordino.mechanisms.catalogue import fit_mechanism
 from sordino.mechanisms.dense import Dense
 from sordino.mechanisms.independent import Independent
+from sordino.mechanisms.lattice import Lattice, Variances, is_on_lattice
 from sordino.mechanisms.maps import Channels
 from sordino.mechanisms.scaled import DrawScaled
 from sordino.mechanisms.split import lagged_mechanism
@@ -59,6 +65,9 @@ from sordino.updates.settings import UpdateSettings
 FORMAT = "sordino-plan"
 FORMAT_VERSION = 2
 
+GAUSSIAN, DISCRETE = "gaussian", "discrete"
+NOISE_KINDS = (GAUSSIAN, DISCRETE)
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -70,6 +79,7 @@ class Plan:
         sum of step t is row t of ``diag(noise * c_t * relative_t) C^-1 Z``.
       schedule: the relative noise of each step.
       workload: the linear map of the released sums that the noise is shaped for.
+      lattice: where noise is discrete, what sums and noise are whole multiples of.
     """
 
     recipe: str
@@ -83,6 +93,12 @@ class Plan:
     guarantee: Guarantee
     epsilon: float | None = None
     delta: float | None = None
+    lattice: Lattice | None = None
+
+    @property
+    def noise_kind(self) -> str:
+        """`GAUSSIAN` or `DISCRETE`."""
+        return GAUSSIAN if self.lattice is None else DISCRETE
 
     @property
     def clip(self) -> float:
@@ -105,6 +121,18 @@ class Plan:
         rounded = exact.astype(np.float32)
         up = np.nextafter(rounded, np.float32(math.inf))
         return np.where(rounded.astype(np.float64) < exact, up, rounded)
+
+    def noise_variances(self) -> Variances:
+        """Of discrete noise: the parameter S of each step's draws, in squared lattice steps."""
+        if self.lattice is None:
+            raise SordinoError("this plan's noise is on no lattice; plan with noise='discrete'")
+        return self.lattice.variances(self.mechanism, self.noise_stds())
+
+    def _distance(self) -> float:
+        """Total variation between the run's noise and rounded Gaussian noise."""
+        if self.lattice is None:
+            return 0.0
+        return self.lattice.distance(self.mechanism, self.noise_stds())
 
     def _relative_bounds(self) -> NDArray[np.float64]:
         """Noise of each step and channel relative to ``noise * clip`` (steps, channels)."""
@@ -177,7 +205,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain, versioned data; floats and arrays read back bit for bit."""
-        return {
+        data = {
             "format": FORMAT,
             "version": FORMAT_VERSION,
             "recipe": self.recipe,
@@ -192,6 +220,10 @@ class Plan:
             "epsilon": self.epsilon,
             "delta": self.delta,
         }
+        # Absent means gaussian: plans of that kind keep the identity they always had.
+        if self.lattice is None:
+            return data
+        return {**data, "noise_kind": DISCRETE, "lattice": self.lattice.exponent}
 
     @classmethod
     def from_json(cls, data: Any) -> Plan:
@@ -200,29 +232,48 @@ class Plan:
             raise SordinoError(f"this is not a plan: the field 'format' must be {FORMAT!r}")
         if data.get("version") != FORMAT_VERSION:
             raise SordinoError(
-                f"this plan has format version {data.get('version')!r}; version {FORMAT_VERSION} "
+                f"this plan has format version {shown(data.get('version'))}; version {FORMAT_VERSION} "
                 "is known here"
             )
-        try:
-            spec = recipe_named(data["recipe"])
-            plan = cls(
-                recipe=spec.name,
-                population=Population(**data["population"]),
-                contribution=contribution_from_json(data["contribution"]),
-                noise=require_positive("noise", data["noise"]) if spec.private else 0.0,
-                mechanism=mechanism_from_json(data["mechanism"]),
-                schedule=schedule_from_json(data["schedule"]),
-                update=UpdateSettings(**data["update"]),
-                workload=linear_map_from_json(data["workload"]),
-                guarantee=Guarantee.from_json(data["guarantee"]),
-                epsilon=data["epsilon"],
-                delta=data["delta"],
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise SordinoError(f"this plan is damaged: {error!r}") from None
+        spec = _field(data, "recipe", recipe_named)
+        plan = cls(
+            recipe=spec.name,
+            population=_field(
+                data,
+                "population",
+                lambda found: Population(**known_fields("a population", found, Population)),
+            ),
+            contribution=_field(data, "contribution", contribution_from_json),
+            noise=_field(data, "noise", partial(require_positive, "noise"))
+            if spec.private
+            else 0.0,
+            mechanism=_field(data, "mechanism", mechanism_from_json),
+            schedule=_field(data, "schedule", schedule_from_json),
+            update=_field(
+                data,
+                "update",
+                lambda found: UpdateSettings(**known_fields("an update", found, UpdateSettings)),
+            ),
+            workload=_field(data, "workload", linear_map_from_json),
+            guarantee=_field(data, "guarantee", Guarantee.from_json),
+            epsilon=_field(data, "epsilon", _optional(partial(require_positive, "epsilon"))),
+            delta=_field(data, "delta", _optional(partial(require_fraction, "delta"))),
+            lattice=_lattice_from_json(data),
+        )
         if plan.mechanism.steps != plan.population.steps:
             raise SordinoError("this plan is damaged: its strategy has another number of steps")
-        if not plan._keeps_its_word():
+        if plan.lattice is not None and not is_on_lattice(plan.mechanism):
+            raise SordinoError("this plan is damaged: its noise is on no lattice")
+        try:
+            keeps_its_word = plan._keeps_its_word()
+        except SordinoError:
+            raise
+        except DAMAGE:
+            raise SordinoError(
+                "this plan is damaged: its fields do not fit together, so that no guarantee can be "
+                "computed from them; make the plan again"
+            ) from None
+        if not keeps_its_word:
             raise SordinoError(
                 "this plan states a guarantee that its noise does not give; it was changed by hand "
                 "or written by another version: make the plan again"
@@ -241,6 +292,7 @@ class Plan:
             adjacency=stated.adjacency,
             unit=stated.unit,
             delta_hint=stated.delta_hint,
+            distance=self._distance(),
         )
         # Another processor's linear algebra may differ in the last bits; the noise has a margin
         # of 1e-6 over what the guarantee needs.
@@ -262,9 +314,16 @@ class Plan:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise SordinoError(f"there is no plan at {str(path)!r}") from None
-        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-            raise SordinoError(f"{str(path)!r} is not a plan: {error}") from None
-        return cls.from_json(data)
+        except OSError as error:
+            raise SordinoError(f"cannot read {str(path)!r}: {one_line(error.strerror)}") from None
+        except RecursionError:
+            raise SordinoError(f"{str(path)!r} is not a plan: it is nested too deeply") from None
+        except ValueError as error:  # not UTF-8, not JSON, or a number of too many digits
+            raise SordinoError(f"{str(path)!r} is not a plan: {one_line(error)}") from None
+        try:
+            return cls.from_json(data)
+        except SordinoError as error:
+            raise type(error)(f"in {str(path)!r}: {error}") from None
 
     @cached_property
     def hash(self) -> str:
@@ -298,7 +357,8 @@ class Plan:
             (
                 "noise",
                 f"{self.mechanism.describe()}; fresh draws of {self.noise:.5g} x bound on each sum "
-                f"({self.schedule.describe()})",
+                f"({self.schedule.describe()})"
+                + ("" if self.lattice is None else f"; {self.lattice.describe()}"),
             ),
             ("noise per step", f"{spread} per coordinate of the mean contribution"),
             (
@@ -335,6 +395,26 @@ class Plan:
         return figure
 
 
+def _field(data: dict[str, Any], name: str, read: Callable[[Any], Any]) -> Any:
+    """One field of a plan's JSON; whatever its reader trips over, the message names the field."""
+    if name not in data:
+        raise SordinoError(f"this plan is damaged: the field {name!r} is missing")
+    try:
+        return read(data[name])
+    except SordinoError as error:
+        raise SordinoError(
+            f"the field {name!r} of this plan is damaged: {one_line(error, 240)}"
+        ) from None
+    except DAMAGE:
+        raise SordinoError(
+            f"the field {name!r} of this plan is damaged: it is {shown(data[name])}"
+        ) from None
+
+
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda found: None if found is None else read(found)
+
+
 def plan(
     recipe: str,
     *,
@@ -344,7 +424,8 @@ def plan(
     steps: int | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
-    noise: float | None = None,
+    noise_multiplier: float | None = None,
+    noise: str = GAUSSIAN,
     adjacency: str | None = None,
     unit: str = "example",
     **options: Any,
@@ -356,7 +437,11 @@ def plan(
       examples: the number of units (examples, users or clients); public.
       batch_size: units per step; recipes on all examples need none.
       epochs, steps: how long; exactly one of them.
-      epsilon, delta: the budget; or `noise` (in units of the clip) to compute what it gives.
+      epsilon, delta: the budget.
+      noise_multiplier: instead of a budget, the noise in units of the clip: the plan says what it
+        guarantees.
+      noise: "gaussian" (float32, fast) or "discrete" (whole multiples of a lattice step, from a
+        cryptographic generator; see docs/threat-model.md).
       adjacency: "zero-out" (default), "add-remove" (Poisson default) or "replace-one".
       unit: whose data is protected: "example", "user" or "client" (then each row of the data is
         all of one user's or client's data).
@@ -364,9 +449,10 @@ def plan(
     """
     spec = recipe_named(recipe)
     chosen = spec.options(options)
+    kind = _checked_kind(noise)
     if spec.private:
-        epsilon, delta, noise = _checked_budget(epsilon, delta, noise)
-    elif (epsilon, delta, noise) != (None, None, None):
+        epsilon, delta, amount = _checked_budget(epsilon, delta, noise_multiplier)
+    elif (epsilon, delta, noise_multiplier) != (None, None, None):
         raise SordinoError(f"{spec.name} is not private: it takes no epsilon, delta or noise")
     require_choice("unit", unit, UNITS)
     people = _population(spec, chosen, examples, batch_size, epochs, steps)
@@ -380,6 +466,8 @@ def plan(
     )
     warn_of_weak_budget(epsilon, delta, people.examples)
     workload = update.workload(contribution, chosen["workload"])
+    if kind == DISCRETE:
+        chosen["mechanism"] = _lattice_name(spec, chosen, options, contribution, workload, people)
     mechanism = _mechanism(chosen, contribution, update, workload, people)
     if spec.schedule == AdaptiveBudget.kind:
         schedule: Schedule = AdaptiveBudget.planned(chosen, people.steps, epsilon, delta)
@@ -391,25 +479,35 @@ def plan(
         "mechanism": mechanism,
         "schedule": schedule,
     }
+    calibrated = None
     if not spec.private:
-        noise = 0.0
-    elif noise is None:
+        amount = 0.0
+    elif amount is None:
         assert epsilon is not None
         assert delta is not None
-        noise = calibrated_noise(epsilon=epsilon, delta=delta, adjacency=adjacency, **setting)
+        calibrated = partial(
+            calibrated_noise, epsilon=epsilon, delta=delta, adjacency=adjacency, **setting
+        )
+        amount = calibrated()
     setting["contribution"] = contribution
-    return Plan(
+    stating = partial(guarantee_of, adjacency=adjacency, unit=unit, delta_hint=delta, **setting)
+    made = Plan(
         recipe=spec.name,
-        noise=noise,
+        noise=amount,
         update=update,
         workload=workload,
-        guarantee=guarantee_of(
-            noise=noise, adjacency=adjacency, unit=unit, delta_hint=delta, **setting
-        ),
+        guarantee=stating(noise=amount),
         epsilon=epsilon,
         delta=delta,
         **setting,
     )
+    if kind == GAUSSIAN:
+        return made
+    made = replace(made, lattice=_fitted_lattice(made))
+    if calibrated is not None:
+        # More noise than before is further from the lattice's step, so the distance only shrinks.
+        made = replace(made, noise=calibrated(distance=made._distance()))
+    return replace(made, guarantee=stating(noise=made.noise, distance=made._distance()))
 
 
 _UPDATE_OPTIONS = (
@@ -514,17 +612,100 @@ def compare(plans: list[Plan]) -> list[Plan]:
     return sorted(plans, key=lambda candidate: candidate.relative_error)
 
 
+def _checked_kind(noise: Any) -> str:
+    if not isinstance(noise, str) or noise.strip().replace(".", "", 1).isdigit():
+        raise SordinoError(
+            f"noise names the kind of noise, {' or '.join(NOISE_KINDS)}; its amount in units of the "
+            f"clip is noise_multiplier, so write noise_multiplier={noise!r}"
+        )
+    return require_choice("noise", noise, NOISE_KINDS)
+
+
+# Mechanisms by name that can be on a lattice; the tree where sums do not decay.
+_LATTICE_NAMES = ("cancelling", "tree", "independent")
+
+
+def _lattice_name(
+    spec: Recipe,
+    chosen: dict[str, Any],
+    given: dict[str, Any],
+    contribution: Contribution,
+    workload: LinearMap,
+    people: Population,
+) -> str:
+    """The mechanism of a recipe's discrete noise: the given one, or the best that there is."""
+    if not spec.private or spec.schedule == AdaptiveBudget.kind or isinstance(contribution, Lagged):
+        why = (
+            "adds no noise"
+            if not spec.private
+            else "splits its noise between streams by real factors"
+            if isinstance(contribution, Lagged)
+            else "decides during the run how much noise a query gets"
+        )
+        raise SordinoError(f"{spec.name} has no discrete noise: it {why}; use noise='gaussian'")
+    bounds = contribution.bounds(people.steps)
+    level = bool(np.all(bounds == bounds[:, :1]))
+
+    def works(name: str) -> Mechanism | None:
+        if people.is_secret and name != "independent":
+            return None
+        made = fit_mechanism(name, workload, people.participation())
+        return made if is_on_lattice(made) and (level or name == "independent") else None
+
+    usable = {
+        name: made
+        for name in _LATTICE_NAMES
+        if name in spec.mechanisms and (made := works(name)) is not None
+    }
+    wanted: str = chosen["mechanism"]
+    if wanted in usable:
+        return wanted
+    if not usable or ("mechanism" in given and wanted != "auto"):
+        others = " or ".join(repr(name) for name in usable) or "none here"
+        raise SordinoError(
+            f"noise of mechanism {wanted!r} is correlated by real numbers, which are on no lattice; "
+            f"discrete noise works with {others}, or use noise='gaussian'"
+        )
+
+    def cost(name: str) -> float:
+        shift = run_sensitivity(people, usable[name], Uniform()).value
+        return shift * float(np.linalg.norm(usable[name].workload_error(workload)))
+
+    return min(usable, key=cost)
+
+
+def _fitted_lattice(made: Plan) -> Lattice:
+    people = made.population
+    largest = max(size for size, _ in people.batch_sizes())
+    if people.sampling == POISSON:
+        # Beyond with probability 1e-15, and then only if all are at the bound in one coordinate.
+        largest = min(people.examples, largest + math.ceil(8 * math.sqrt(largest)) + 32)
+    return Lattice.fitted(
+        bounds=made.contribution.bounds(people.steps),
+        stds=made.noise_stds(),
+        mechanism=made.mechanism,
+        largest_batch=largest,
+    )
+
+
+def _lattice_from_json(data: dict[str, Any]) -> Lattice | None:
+    kind = require_choice("noise_kind", data.get("noise_kind", GAUSSIAN), NOISE_KINDS)
+    return None if kind == GAUSSIAN else _field(data, "lattice", Lattice)
+
+
 def _checked_budget(
-    epsilon: float | None, delta: float | None, noise: float | None
+    epsilon: float | None, delta: float | None, noise_multiplier: float | None
 ) -> tuple[float | None, float | None, float | None]:
     if delta is not None:
         delta = require_fraction("delta", delta)
-    if noise is not None:
+    if noise_multiplier is not None:
         if epsilon is not None:
-            raise SordinoError("give either epsilon (and delta) or noise, not both")
-        return None, delta, require_positive("noise", noise)
+            raise SordinoError("give either epsilon (and delta) or noise_multiplier, not both")
+        return None, delta, require_positive("noise_multiplier", noise_multiplier)
     if epsilon is None:
-        raise SordinoError("give a budget: epsilon and delta, or noise to see what it guarantees")
+        raise SordinoError(
+            "give a budget: epsilon and delta, or noise_multiplier to see what it guarantees"
+        )
     epsilon = require_positive("epsilon", epsilon, maximum=LARGEST_EPSILON)
     if delta is None:
         raise SordinoError("delta is missing; choose one well below 1 over the number of examples")

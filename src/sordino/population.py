@@ -36,6 +36,8 @@ NATURAL_ADJACENCY = {
 
 
 LARGEST_EPSILON = 1000.0
+# The analysis holds a few numbers for each step; nobody trains longer.
+LARGEST_STEPS = 10_000_000
 WEAK_EPSILON = 20.0
 
 
@@ -80,9 +82,10 @@ class Population:
     first_batch: int | None = None
 
     def __post_init__(self) -> None:
-        require_count("examples", self.examples)
-        require_count("batch_size", self.batch_size)
-        require_count("steps", self.steps)
+        for name in ("examples", "batch_size", "steps"):
+            object.__setattr__(self, name, require_count(name, getattr(self, name)))
+        if self.steps > LARGEST_STEPS:
+            raise SordinoError(f"a run has at most {LARGEST_STEPS:,} steps, got {self.steps:,}")
         require_choice("sampling", self.sampling, SAMPLINGS)
         if self.batch_size > self.examples:
             raise SordinoError(
@@ -90,9 +93,10 @@ class Population:
                 f"use at most {self.examples:,}"
             )
         if self.order_seed is not None:
-            require_count("order_seed", self.order_seed, minimum=0)
+            seed = require_count("order_seed", self.order_seed, minimum=0)
+            object.__setattr__(self, "order_seed", seed)
         if self.first_batch is not None:
-            require_count("first_batch", self.first_batch)
+            object.__setattr__(self, "first_batch", require_count("first_batch", self.first_batch))
             if not self.is_secret:
                 raise SordinoError(
                     "a first batch of another size needs poisson or without-replacement batches"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from sordino.errors import SordinoError, nearest, require_choice
+from sordino.errors import SordinoError, nearest, require_choice, shown
 from sordino.population import FIXED, POISSON, RESHUFFLED, WITHOUT_REPLACEMENT
 from sordino.streams.contributions import (
     NO_CLIP,
@@ -486,5 +486,5 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 def recipe_named(name: str) -> Recipe:
     """The recipe called `name`, or an error with the nearest name."""
     if name not in RECIPES:
-        raise SordinoError(f"there is no recipe {name!r}{nearest(str(name), RECIPES)}")
+        raise SordinoError(f"there is no recipe {shown(name)}{nearest(str(name), RECIPES)}")
     return RECIPES[name]

@@ -65,7 +65,7 @@ def make(name: str, **changes: Any) -> Plan:
     if spec.full_batch:
         settings.pop("batch_size")
     if not spec.private or is_adaptive(name):
-        settings.pop("noise", None)
+        settings.pop("noise_multiplier", None)
     if not spec.private:
         for budget in ("epsilon", "delta"):
             settings.pop(budget, None)
@@ -79,9 +79,9 @@ def audited(name: str, **changes: Any) -> Plan:
     sampling = changes.get("sampling", RECIPES[name].options({})["sampling"])
     if sampling in (POISSON, WITHOUT_REPLACEMENT):
         noise = SECRET_NOISE * (2 if changes.get("adjacency") == "replace-one" else 1)
-        return make(name, **{"noise": noise, "steps": SECRET_STEPS, **changes})
-    unit = make(name, noise=1.0, **changes)
-    return make(name, noise=unit.guarantee.mu / MU, **changes)
+        return make(name, **{"noise_multiplier": noise, "steps": SECRET_STEPS, **changes})
+    unit = make(name, noise_multiplier=1.0, **changes)
+    return make(name, noise_multiplier=unit.guarantee.mu / MU, **changes)
 
 
 @lru_cache(maxsize=4)

@@ -120,7 +120,9 @@ def sensitivity_cases() -> list[Any]:
 @pytest.mark.parametrize(("name", "sampling", "mechanism"), sensitivity_cases())
 def test_the_stated_mu_is_the_brute_force_one(name: str, sampling: str, mechanism: str) -> None:
     adjacency = "replace-one" if sampling == "without-replacement" else "zero-out"
-    plan = make(name, noise=1.0, sampling=sampling, mechanism=mechanism, adjacency=adjacency)
+    plan = make(
+        name, noise_multiplier=1.0, sampling=sampling, mechanism=mechanism, adjacency=adjacency
+    )
     found, upper = brute_force_mu(plan)
     stated = plan.guarantee.mu  # of secret batches: without any credit for the secret
     assert found <= stated * (1 + 1e-9)
@@ -137,7 +139,7 @@ def test_the_amplified_curve_of_two_steps_is_that_of_the_mixtures(
     name: str, adjacency: str
 ) -> None:
     """delta(epsilon) by quadrature over both releases, from the definition."""
-    plan = make(name, noise=0.8, steps=2, sampling="poisson", adjacency=adjacency)
+    plan = make(name, noise_multiplier=0.8, steps=2, sampling="poisson", adjacency=adjacency)
     q = plan.population.rate
     stds = plan.noise_stds()[:, 0] / plan.contribution.bounds(2)[0]
     x = np.linspace(-14, 14, 2801)
@@ -291,14 +293,16 @@ def test_an_audit_says_what_it_found() -> None:
     result = neighbours("dp-gd").audit(runs=500, confidence=0.9)
     assert result.mu_low < result.mu_estimate < result.mu_high
     assert "dp-gd keeps its word" in result.verdict()
-    assert "90.0% confidence, 500 runs" in result.verdict()
+    assert "90% confidence, 500 runs" in result.verdict()
     with pytest.raises(SordinoError, match="promises no privacy"):
         Neighbours.of(make("sgd"))
     with pytest.raises(SordinoError, match="decides during the run"):
         Neighbours.of(make("dp-agd"))
     with pytest.raises(SordinoError, match="runs"):
         neighbours("dp-gd").audit(runs=10)
-    large = sordino.plan("dp-memf", examples=10**6, batch_size=10**5, steps=20, noise=1.0)
+    large = sordino.plan(
+        "dp-memf", examples=10**6, batch_size=10**5, steps=20, noise_multiplier=1.0
+    )
     with pytest.raises(SordinoError, match="audit a plan of the same recipe with fewer"):
         Neighbours.of(large)
 
@@ -379,7 +383,7 @@ SIZES = {"examples": 23, "batch_size": 5, "steps": 12}
 def test_without_noise_it_is_the_plain_algorithm(name: str, options: dict[str, Any]) -> None:
     """In closed form step by step, and for any loss of a nested pytree in one scan."""
     clip = {"clip": 0.4} if RECIPES[name].private else {}
-    plan = make(name, noise=NO_NOISE, **SIZES, **clip, **options)
+    plan = make(name, noise_multiplier=NO_NOISE, **SIZES, **clip, **options)
     X, y = logistic_data(SIZES["examples"], FEATURES)
     start = (0.05 * np.arange(FEATURES) - 0.1).astype(np.float32)
     key = RunKey.from_insecure_seed(5)
@@ -411,7 +415,7 @@ def test_without_noise_it_is_the_plain_algorithm(name: str, options: dict[str, A
     ["dp-srm", *(pytest.param(n, marks=pytest.mark.slow) for n in ("dp-memf", "dp-nsgd-sr"))],
 )
 def test_both_drivers_run_the_same_loop(name: str) -> None:
-    plan = make(name, noise=0.5, **SIZES)
+    plan = make(name, noise_multiplier=0.5, **SIZES)
     X, y = logistic_data(SIZES["examples"], FEATURES)
     start = np.zeros(FEATURES, np.float32)
     scan, steps = (
@@ -433,7 +437,7 @@ def same_bits(a: Any, b: Any) -> bool:
 @pytest.mark.parametrize("name", NAMES)
 def test_resumed_at_every_chunk_end_it_is_the_same_run(name: str) -> None:
     """From what was released and the run key alone; bit for bit."""
-    plan = make(name, noise=0.5, **SIZES)
+    plan = make(name, noise_multiplier=0.5, **SIZES)
     data = logistic_data(SIZES["examples"], FEATURES)
     start = np.zeros(FEATURES, np.float32)
 
@@ -495,7 +499,7 @@ np.save(os.path.join(folder, "output.npy"), np.asarray(run.output()))
 @pytest.mark.parametrize("name", ["dp-nsgd-sr"])
 def test_a_killed_process_goes_on_where_it_was(name: str, tmp_path: Any) -> None:
     """SIGKILL in the middle of a run whose noise has memory, streams have rings, updates have state."""
-    plan = make(name, noise=0.5, mechanism="blt", **SIZES)
+    plan = make(name, noise_multiplier=0.5, mechanism="blt", **SIZES)
     plan.save(tmp_path / "plan.json")
     # Of another shape than in other tests, whose programs are compiled with other options.
     X, y = logistic_data(SIZES["examples"], FEATURES + 1)
@@ -540,7 +544,7 @@ def comfortable(name: str, n: int) -> Plan:
     if usual["output"] != "last":
         arguments["output"] = "last"
     if spec.private and usual["sampling"] in ("poisson", "without-replacement"):
-        arguments["noise"] = 1.0  # quicker than to search for the noise of an epsilon
+        arguments["noise_multiplier"] = 1.0  # quicker than to search for the noise of an epsilon
     elif spec.private:
         arguments |= {"epsilon": 8.0, "delta": 1e-5}
     return sordino.plan(name, **arguments)
@@ -577,7 +581,7 @@ def budget_of(name: str) -> dict[str, float]:
     if not spec.private:
         return {}
     secret = spec.options({})["sampling"] in ("poisson", "without-replacement")
-    return {"noise": 1.0} if secret else {"epsilon": 3.0, "delta": DELTA}
+    return {"noise_multiplier": 1.0} if secret else {"epsilon": 3.0, "delta": DELTA}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -634,18 +638,18 @@ def test_hashes_do_not_depend_on_the_process() -> None:
     code = (
         "import warnings; warnings.simplefilter('ignore')\n"
         "from tests.contract.cases import NAMES, make\n"
-        "print(*[make(name, noise=1.0).hash for name in NAMES])\n"
+        "print(*[make(name, noise_multiplier=1.0).hash for name in NAMES])\n"
     )
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root
     )
-    assert done.stdout.split() == [make(name, noise=1.0).hash for name in NAMES]
+    assert done.stdout.split() == [make(name, noise_multiplier=1.0).hash for name in NAMES]
 
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_nothing_is_stated_without_its_conditions(name: str) -> None:
-    plan = make(name, noise=1.0)
+    plan = make(name, noise_multiplier=1.0)
     sentence = plan.guarantee.sentence()
     assert plan.guarantee.is_private
     assert "example" in sentence

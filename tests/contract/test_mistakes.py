@@ -29,7 +29,7 @@ START = np.zeros(FEATURES, np.float32)
 @pytest.mark.parametrize("name", ["dp-memf", "dp-agd"])
 def test_more_steps_than_planned(name: str) -> None:
     """Here in one scan; `test_contract` does the same step by step for every recipe."""
-    plan = make(name, noise=1.0)
+    plan = make(name, noise_multiplier=1.0)
     run = start_run(plan, Logistic(), START, DATA, key=RunKey.from_insecure_seed(0))
     while not run.finished:
         run.advance()
@@ -40,13 +40,13 @@ def test_more_steps_than_planned(name: str) -> None:
 
 def test_a_run_key_twice() -> None:
     """Another run with the same noise is refused; the very same run is the same release."""
-    key, plan = RunKey.fresh(), make("dp-memf", noise=1.0)
+    key, plan = RunKey.fresh(), make("dp-memf", noise_multiplier=1.0)
     first = sordino.train(plan, Logistic(), START, DATA, run_key=key).params
     other = DATA[0].copy()
     other[0, 0] += 1
     for changed in (
-        {"plan": make("dp-memf", noise=2.0)},
-        {"plan": make("dp-gd", noise=1.0)},
+        {"plan": make("dp-memf", noise_multiplier=2.0)},
+        {"plan": make("dp-gd", noise_multiplier=1.0)},
         {"data": (other, DATA[1])},
         {"params": START + 1},
         {"loss": LeastSquares()},
@@ -67,9 +67,13 @@ def test_a_key_is_not_spent_by_a_run_that_is_refused() -> None:
     key = RunKey.fresh()
     with pytest.raises(PlanMismatchError):
         sordino.train(
-            make("dp-memf", noise=1.0), Logistic(), START, (DATA[0][:3], DATA[1][:3]), run_key=key
+            make("dp-memf", noise_multiplier=1.0),
+            Logistic(),
+            START,
+            (DATA[0][:3], DATA[1][:3]),
+            run_key=key,
         )
-    sordino.train(make("dp-memf", noise=1.0), Logistic(), START, DATA, run_key=key)
+    sordino.train(make("dp-memf", noise_multiplier=1.0), Logistic(), START, DATA, run_key=key)
 
 
 class Constant(Stream):
@@ -94,7 +98,7 @@ class Negative(Constant):
 
 
 def test_a_stream_with_an_undeclared_clip() -> None:
-    plan = make("dp-memf", noise=1.0)
+    plan = make("dp-memf", noise_multiplier=1.0)
     with pytest.raises(SordinoError, match="declares no clip"):
         sordino.train(plan, Constant(), START, DATA)
     with pytest.raises(SordinoError, match="the plan's noise"):
@@ -116,11 +120,11 @@ class Disguised(GradientStream):
 def test_a_stream_that_inherits_from_a_built_in_one() -> None:
     """Its `contribution` is its own, so its clip is what it declares: nothing."""
     with pytest.raises(SordinoError, match="declares no clip"):
-        sordino.train(make("dp-memf", noise=1.0), Disguised(Logistic()), START, DATA)
+        sordino.train(make("dp-memf", noise_multiplier=1.0), Disguised(Logistic()), START, DATA)
 
 
 def test_private_data_for_influence_estimation() -> None:
-    plan = sordino.plan("dp-gd", examples=EXAMPLES, steps=4, noise=5.0)
+    plan = sordino.plan("dp-gd", examples=EXAMPLES, steps=4, noise_multiplier=5.0)
     for estimate in (influence_by_gradient, influence_by_retraining):
         for private in (DATA, DATA[0], list(DATA), {"X": DATA[0]}):
             with pytest.raises(TypeError, match="public data only"):
@@ -128,7 +132,7 @@ def test_private_data_for_influence_estimation() -> None:
 
 
 def test_reshuffled_batches_under_a_plan_of_fixed_ones() -> None:
-    plan = make("dp-memf", noise=1.0)
+    plan = make("dp-memf", noise_multiplier=1.0)
     X, y = DATA
     rng = np.random.default_rng(0)
     session = Session(plan, Logistic(), START, insecure_seed=0)
@@ -147,7 +151,7 @@ def test_reshuffled_batches_under_a_plan_of_fixed_ones() -> None:
 
 def test_a_reshuffled_epoch_after_one_by_the_book() -> None:
     """The first epoch takes the rows that are due, the second names others."""
-    plan = make("dp-memf", noise=1.0)
+    plan = make("dp-memf", noise_multiplier=1.0)
     X, y = DATA
     session = Session(plan, Logistic(), START, insecure_seed=0)
     first = []
@@ -160,7 +164,7 @@ def test_a_reshuffled_epoch_after_one_by_the_book() -> None:
 
 
 def test_a_row_twice_in_a_batch_or_beyond_the_data() -> None:
-    plan = make("dp-memf", noise=1.0)
+    plan = make("dp-memf", noise_multiplier=1.0)
     X, y = DATA
     session = Session(plan, Logistic(), START, insecure_seed=0)
     for rows in ([0, 0], [0, EXAMPLES]):
@@ -175,7 +179,11 @@ def test_a_row_twice_in_a_batch_or_beyond_the_data() -> None:
 def test_a_state_of_another_run() -> None:
     X, y = logistic_data(EXAMPLES, FEATURES)
     run = Run(
-        make("dp-memf", noise=1.0), Logistic(), START, (X, y), key=RunKey.from_insecure_seed(0)
+        make("dp-memf", noise_multiplier=1.0),
+        Logistic(),
+        START,
+        (X, y),
+        key=RunKey.from_insecure_seed(0),
     )
     state = run.released()._replace(step=5)
     with pytest.raises(SordinoError, match="no chunk that ends at step 5"):
@@ -183,7 +191,7 @@ def test_a_state_of_another_run() -> None:
 
 
 def test_other_data_than_planned() -> None:
-    plan = make("dp-memf", noise=1.0)
+    plan = make("dp-memf", noise_multiplier=1.0)
     X, y = DATA
     for data in ((X[:-1], y[:-1]), (np.tile(X, (2, 1)), np.tile(y, 2))):
         with pytest.raises(PlanMismatchError, match="plan again"):

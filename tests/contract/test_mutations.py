@@ -21,6 +21,7 @@ from sordino.engine import batches, loop
 from sordino.engine.keys import RunKey
 from sordino.engine.run import Run
 from sordino.losses import Logistic
+from sordino.mechanisms import parallel
 from sordino.mechanisms.gaussian import standard_normal_rows
 from sordino.mechanisms.tree import Tree
 from sordino.planning import Plan
@@ -67,6 +68,11 @@ def clip_of_each_leaf(patch: pytest.MonkeyPatch) -> None:
         return jax.tree.map(lambda leaf: honest(leaf, clip), vector)
 
     patch.setattr(gradient, "clip_pytree", clipped)
+
+
+def twice_the_clip(patch: pytest.MonkeyPatch) -> None:
+    honest = gradient.clip_pytree
+    patch.setattr(gradient, "clip_pytree", lambda vector, clip: honest(vector, 2 * clip))
 
 
 def no_difference_clip(patch: pytest.MonkeyPatch) -> None:
@@ -120,6 +126,22 @@ def one_row_for_all_steps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loop, "_draw", draw)
 
 
+def noise_of_the_last_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A key that starts anew in each epoch: the difference of two epochs is free of noise."""
+
+    def draw(key: jax.Array, size: int, first: Any, count: int) -> jax.Array:
+        rows = standard_normal_rows(key, 0, 4, size)
+        return rows[(first + jnp.arange(count)) % 4]
+
+    patch.setattr(loop, "_draw", draw)
+
+
+def one_key_for_both_channels(patch: pytest.MonkeyPatch) -> None:
+    """Two streams that share their draws: the difference of two releases is free of noise."""
+    honest = parallel._columns
+    patch.setattr(parallel, "_columns", lambda draw, p, channels: honest(draw, 0, channels))
+
+
 def rows_by_the_wrong_index(patch: pytest.MonkeyPatch) -> None:
     """papers/03 E1: row ``i k + j`` instead of ``i b + j``, here with k = 2 epochs of b = 4 steps."""
 
@@ -161,6 +183,8 @@ MUTATIONS: list[tuple[Patch, str, dict[str, Any]]] = [
     (a_tenth_less_noise, "dp-memf", {}),
     (no_clip, "dp-memf", {}),
     (no_clip, "dp-srm", {}),
+    (twice_the_clip, "dp-memf", {}),
+    (twice_the_clip, "dp-sgd", {}),
     (clip_of_each_leaf, "dp-nsgd", {}),
     (no_difference_clip, "dp-nsgd-sr", {}),
     (skipped_root, "dp-ftrl", {}),
@@ -168,6 +192,8 @@ MUTATIONS: list[tuple[Patch, str, dict[str, Any]]] = [
     (clips_one_by_one, "dp-mu2", {}),
     (two_clips_of_gradients, "dp-srm", {"sampling": "fixed"}),
     (one_row_for_all_steps, "dp-sgd", {"sampling": "fixed"}),
+    (noise_of_the_last_epoch, "dp-sgd", {"sampling": "fixed"}),
+    (one_key_for_both_channels, "dp-nsgd-sr", {"form": "anchored"}),
     (rows_by_the_wrong_index, "dp-memf", {}),
     (every_other_batch_twice, "dp-ftrl", {}),
     (batches_twice_as_likely, "dp-sgd", {}),
@@ -188,6 +214,37 @@ def test_the_audit_finds(
     assert "leaks more than its plan states" in result.verdict()
 
 
+def test_the_audit_finds_every_missing_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each node of the tree that covers the example, one at a time without its draw.
+
+    Node t ends at step t (from 1) and covers as many steps as the largest power of 2 in t.
+    """
+    plan = audited("dp-ftrl", mechanism="tree")
+    used = [t + 1 for t in Neighbours.of(plan).canary.pattern]
+    nodes = [
+        t for t in range(1, plan.population.steps + 1) if any(t - (t & -t) < u <= t for u in used)
+    ]
+    assert len(nodes) > 4
+    honest = Tree.rows
+    for missing in nodes:
+
+        def rows(
+            self: Tree, state: Any, draw: Any, first: Any, count: int, missing: int = missing
+        ) -> Any:
+            def thinned(begin: Any, length: int) -> jax.Array:
+                step = begin + jnp.arange(length) + 1
+                return jnp.where((step == missing)[:, None], 0.0, draw(begin, length))
+
+            return honest(self, state, thinned, first, count)
+
+        recording._map_chunk.clear_cache()
+        loop.run_chunk.clear_cache()
+        with monkeypatch.context() as patch:
+            patch.setattr(Tree, "rows", rows)
+            result = audit_of(plan)
+        assert result.violates, f"node {missing}: {result.verdict()}"
+
+
 # ---- attacks on what a run shows -----------------------------------------------------------------------
 
 
@@ -195,7 +252,7 @@ class Watcher:
     """Everything a run releases, step by step, and the clean sums that it must not show."""
 
     def __init__(self, name: str, **options: Any) -> None:
-        self.plan = make(name, noise=1.0, **options)
+        self.plan = make(name, noise_multiplier=1.0, **options)
         X, y = logistic_data(EXAMPLES, 4)
         self.start = np.zeros(4, np.float32)
         self.run = Run(

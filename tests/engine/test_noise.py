@@ -12,7 +12,7 @@ import sordino
 from sordino.engine.keys import RunKey
 from sordino.mechanisms.base import mechanism_from_json
 from sordino.mechanisms.catalogue import fit_mechanism
-from sordino.mechanisms.gaussian import standard_normal_rows
+from sordino.mechanisms.gaussian import KEY_WORDS, noise_keys, standard_normal_rows
 from sordino.mechanisms.workloads import Workload
 from sordino.planning import Plan
 from sordino.privacy.participation import FixedBatches
@@ -53,7 +53,7 @@ def test_engine_noise_has_the_planned_covariance(mechanism: str, epochs: int) ->
         examples=40,
         batch_size=2 * epochs,
         steps=T,
-        noise=3.0,
+        noise_multiplier=3.0,
         clip=0.7,
         mechanism=mechanism,
         momentum=0.0,
@@ -154,6 +154,49 @@ def test_tails_reach_nine_standard_deviations(monkeypatch: pytest.MonkeyPatch) -
     assert np.hypot(*row[0]) > 9.4
     # jax.random.normal stops at 5.5: the test above is not vacuous.
     assert float(jnp.sqrt(2.0) * jax.scipy.special.erfinv(jnp.float32(1 - 2**-24))) < 5.6
+
+
+def test_short_radii_do_not_collapse_to_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uniform numbers next to 1: a float32 would round them all to 1, whose radius is 0."""
+    from sordino.mechanisms import gaussian
+
+    def words(key: object, first: int, count: int, width: int) -> jax.Array:
+        return jnp.full((count, width), 2**32 - 1, jnp.uint32)
+
+    monkeypatch.setattr(gaussian, "_random_words", words)
+    row = np.asarray(gaussian.standard_normal_rows(None, 0, 1, 2))  # type: ignore[arg-type]
+    np.testing.assert_allclose(np.hypot(*row[0]), 2.0**-32, rtol=1e-5)  # sqrt(2 * 2^-65)
+
+
+def test_radii_are_exact_on_both_sides_of_a_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sordino.mechanisms import gaussian
+
+    for high in (1, 2**30, 2**31 - 1, 2**31, 3 * 2**30, 2**32 - 2**9, 2**32 - 1):
+
+        def words(key: object, first: int, count: int, width: int, high: int = high) -> jax.Array:
+            return jnp.array([[high, 12345, 0]], jnp.uint32)
+
+        monkeypatch.setattr(gaussian, "_random_words", words)
+        row = np.asarray(gaussian.standard_normal_rows(None, 0, 1, 2), np.float64)  # type: ignore[arg-type]
+        t = (2**32 - 1 - high + (2**32 - 1 - 12345 + 0.5) / 2**32) / 2**32
+        np.testing.assert_allclose(np.hypot(*row[0]), np.sqrt(-2 * np.log1p(-t)), rtol=2e-6)
+
+
+def test_every_word_of_a_noise_key_counts() -> None:
+    words = np.arange(1, 7, dtype=np.uint32)
+    base = np.asarray(standard_normal_rows(noise_keys(words), 0, 3, 400))
+    for i in range(KEY_WORDS):
+        flipped = words.copy()
+        flipped[i] = ~flipped[i]
+        other = np.asarray(standard_normal_rows(noise_keys(flipped), 0, 3, 400))
+        # Whitened counters may repeat a block of another column, never one in its place.
+        assert (other == base).mean() < 0.01
+    # Without whitening it is threefry as jax has it, on the counters (row, column).
+    plain = standard_normal_rows(noise_keys(np.array([1, 2, 0, 0, 0, 0], np.uint32)), 0, 3, 400)
+    ordinary = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
+    np.testing.assert_array_equal(plain, standard_normal_rows(ordinary, 0, 3, 400))
+    with pytest.raises(sordino.SordinoError, match="noise keys are for noise rows"):
+        jax.random.normal(noise_keys(words), (3,))
 
 
 def test_keys_are_wide_and_separate() -> None:

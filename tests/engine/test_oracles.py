@@ -44,7 +44,7 @@ def test_mu2_by_hand() -> None:
     settings = {"examples": 3, "batch_size": 1, "steps": 3, "order_seed": None}
     expected = [[0.0666667], [0.1516667], [0.2074667]]
     private = sordino.plan(
-        "dp-mu2", clip=WIDE, noise=NO_NOISE, radius=1.0, learning_rate=0.1, **settings
+        "dp-mu2", clip=WIDE, noise_multiplier=NO_NOISE, radius=1.0, learning_rate=0.1, **settings
     )
     plain = sordino.plan("mu2", radius=1.0, learning_rate=0.1, **settings)
     for plan in (private, plain):
@@ -68,7 +68,7 @@ def test_accelerated_coupling_by_hand(kappa: float, first: list[float]) -> None:
 
     data = np.array([[1.0, 10.0]], np.float32)
     settings = {"examples": 1, "batch_size": 1, "steps": 6, "learning_rate": 0.1, "kappa": kappa}
-    recursive = sordino.plan("dp-srgd", clip=WIDE, noise=NO_NOISE, **settings)
+    recursive = sordino.plan("dp-srgd", clip=WIDE, noise_multiplier=NO_NOISE, **settings)
     plain = sordino.plan("nesterov", **settings)
     for plan in (recursive, plain):
         found = trajectory(plan, loss, np.zeros(2, np.float32), data)
@@ -86,7 +86,7 @@ def test_recursive_gradients_by_hand() -> None:
         steps=3,
         order_seed=None,
         clip=WIDE,
-        noise=NO_NOISE,
+        noise_multiplier=NO_NOISE,
         decay=0.5,
         learning_rate=0.1,
         momentum=0.0,
@@ -97,7 +97,7 @@ def test_recursive_gradients_by_hand() -> None:
 
 def fit(recipe: str, **options: Any) -> np.ndarray:
     X, y = binary()
-    settings = {"examples": 60, "batch_size": 12, "steps": 15, "noise": 0.8, "clip": 0.4}
+    settings = {"examples": 60, "batch_size": 12, "steps": 15, "noise_multiplier": 0.8, "clip": 0.4}
     plan = sordino.plan(recipe, **{**settings, **options})
     return np.asarray(
         sordino.train(plan, Logistic(), np.zeros(5, np.float32), (X, y), insecure_seed=7).params

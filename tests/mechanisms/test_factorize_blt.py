@@ -223,7 +223,7 @@ def test_json_round_trip():
         (lambda: BLTParameters((1.0,), (0.1,)), "every theta must be greater than 0 and less"),
         (lambda: BLTParameters((0.5,), (0.0,)), "every omega must be a finite number greater"),
         (lambda: BLTParameters((0.5,), (1.6,)), "omega is too large for a stable inverse"),
-        (lambda: BLTParameters.from_json({"theta": [0.5]}), "not BLT parameters as JSON"),
+        (lambda: BLTParameters.from_json({"theta": [0.5]}), "these are not BLT parameters"),
         (lambda: optimize_blt(PREFIX, 0), "n must be a whole number of at least 1"),
         (lambda: optimize_blt(PREFIX, 9, buffers=7), "buffers must be at most 6, got 7"),
         (lambda: optimize_blt(PREFIX, 9, participations=2), "separation must be given"),

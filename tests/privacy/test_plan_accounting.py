@@ -50,7 +50,7 @@ def make(recipe, sampling, mechanism, size, **changes):
     arguments = {"examples": 23, "sampling": sampling, "mechanism": mechanism, **size}
     if spec.full_batch:
         del arguments["batch_size"]
-    if not ({"epsilon", "noise"} & set(changes)):
+    if not ({"epsilon", "noise_multiplier"} & set(changes)):
         arguments |= {"epsilon": 2.0, "delta": DELTA}
     return plan(recipe, **{**arguments, **changes})
 
@@ -118,7 +118,7 @@ def test_calibration_meets_the_target_and_inverts(recipe, sampling, mechanism, s
         assert 0.999 * epsilon <= reached <= epsilon
         assert made.guarantee.delta(epsilon) <= DELTA
         assert made.noise == float(np.float32(made.noise))
-        back = make(recipe, sampling, mechanism, size, noise=made.noise)
+        back = make(recipe, sampling, mechanism, size, noise_multiplier=made.noise)
         assert back.guarantee.mu == made.guarantee.mu
         assert back.noise == made.noise
 
@@ -180,7 +180,7 @@ def test_add_remove_is_refused_where_a_removed_row_moves_others(sampling):
             examples=40,
             batch_size=4,
             epochs=2,
-            noise=1.0,
+            noise_multiplier=1.0,
             sampling=sampling,
             adjacency="add-remove",
         )
@@ -195,23 +195,30 @@ def test_without_replacement_is_replace_one_only(adjacency):
                 examples=40,
                 batch_size=batch_size,
                 steps=3,
-                noise=1.0,
+                noise_multiplier=1.0,
                 sampling="without-replacement",
                 adjacency=adjacency,
             )
 
 
 def test_add_remove_holds_for_full_batches_and_poisson():
-    full = plan("dp-gd", examples=40, steps=3, noise=2.0, adjacency="add-remove")
+    full = plan("dp-gd", examples=40, steps=3, noise_multiplier=2.0, adjacency="add-remove")
     assert full.guarantee.mu == pytest.approx(math.sqrt(3) / 2, rel=1e-5)
-    poisson = plan("dp-sgd", examples=40, batch_size=4, steps=3, noise=2.0)
+    poisson = plan("dp-sgd", examples=40, batch_size=4, steps=3, noise_multiplier=2.0)
     assert poisson.guarantee.adjacency == "add-remove"
 
 
 def test_correlated_noise_gets_no_amplification():
     for sampling in ("poisson", "without-replacement"):
         with pytest.raises(SordinoError):
-            plan("dp-memf", examples=40, batch_size=4, epochs=1, noise=1.0, sampling=sampling)
+            plan(
+                "dp-memf",
+                examples=40,
+                batch_size=4,
+                epochs=1,
+                noise_multiplier=1.0,
+                sampling=sampling,
+            )
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "without-replacement"])
@@ -232,7 +239,7 @@ def test_amplified_plans_meet_their_target(sampling):
         examples=2000,
         batch_size=100,
         epochs=2,
-        noise=made.noise,
+        noise_multiplier=made.noise,
         delta=1e-5,
         sampling=sampling,
     )
@@ -362,7 +369,9 @@ def test_numpy_scalars_are_accepted_and_saved(tmp_path):
     )
     made.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == made
-    plan("dp-gd", examples=30, steps=4, noise=np.float32(3)).save(tmp_path / "noise.json")
+    plan("dp-gd", examples=30, steps=4, noise_multiplier=np.float32(3)).save(
+        tmp_path / "noise.json"
+    )
 
 
 def test_a_plan_survives_another_processor(tmp_path):
@@ -401,15 +410,15 @@ def test_a_plan_survives_another_processor(tmp_path):
         {"epsilon": -1.0, "delta": 1e-5},
         {"epsilon": math.inf, "delta": 1e-5},
         {"epsilon": math.nan, "delta": 1e-5},
-        {"epsilon": 1.0, "delta": 1e-5, "noise": 1.0},
-        {"noise": 0.0},
-        {"noise": math.nan},
-        {"noise": math.inf},
-        {"noise": "1"},
-        {"noise": 1.0, "clip": 0.0},
-        {"noise": 1.0, "clip": math.inf},
-        {"noise": 1.0, "adjacency": "swap"},
-        {"noise": 1.0, "unit": "person"},
+        {"epsilon": 1.0, "delta": 1e-5, "noise_multiplier": 1.0},
+        {"noise_multiplier": 0.0},
+        {"noise_multiplier": math.nan},
+        {"noise_multiplier": math.inf},
+        {"noise_multiplier": "1"},
+        {"noise_multiplier": 1.0, "clip": 0.0},
+        {"noise_multiplier": 1.0, "clip": math.inf},
+        {"noise_multiplier": 1.0, "adjacency": "swap"},
+        {"noise_multiplier": 1.0, "unit": "person"},
     ],
 )
 def test_bad_budgets_are_refused(bad):

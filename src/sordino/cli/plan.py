@@ -49,12 +49,19 @@ def plan(
         float | None,
         typer.Option(help="Well below 1/examples.", rich_help_panel=_BUDGET),
     ] = None,
-    noise: Annotated[
+    noise_multiplier: Annotated[
         float | None,
         typer.Option(
             help="Noise in units of the clip, instead of epsilon.", rich_help_panel=_BUDGET
         ),
     ] = None,
+    noise: Annotated[
+        str,
+        typer.Option(
+            help="gaussian, or discrete: on a lattice, from a cryptographic generator.",
+            rich_help_panel=_BUDGET,
+        ),
+    ] = "gaussian",
     adjacency: Annotated[
         str | None,
         typer.Option(help="zero-out, add-remove or replace-one.", rich_help_panel=_BUDGET),
@@ -201,6 +208,7 @@ def plan(
         "steps": steps,
         "epsilon": epsilon,
         "delta": delta,
+        "noise_multiplier": noise_multiplier,
         "noise": noise,
         "adjacency": adjacency,
         "unit": unit,
@@ -228,10 +236,12 @@ def _compared(
     from sordino.cli.compare import show_comparison
     from sordino.comparison import arguments_for, compare_recipes
 
-    if request.pop("noise") is not None:
+    if request.pop("noise_multiplier") is not None:
         raise SordinoError(
-            "a comparison needs one budget for all: give epsilon and delta, not noise"
+            "a comparison needs one budget for all: give epsilon and delta, not noise_multiplier"
         )
+    if request.pop("noise") != "gaussian":
+        raise SordinoError("a comparison is of gaussian noise; plan one recipe with --noise")
     with err().status("planning") as status:
         found = compare_recipes(
             names or None, watch=lambda label: status.update(f"planning {label}"), **request

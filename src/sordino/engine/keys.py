@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
 
 from sordino.errors import SordinoError
+from sordino.mechanisms.gaussian import KEY_WORDS, noise_keys
 
 KEY_BYTES = 32
 # Keys that runs of this process have used, by identity, and what those runs were.
@@ -71,9 +71,8 @@ class RunKey:
         return hashlib.blake2b(use.encode(), key=self.secret, digest_size=32).digest()
 
     def noise_key(self, stream: str) -> jax.Array:
-        """The generator key of one noise stream (threefry: 64 bits)."""
-        words: Any = np.frombuffer(self.derive(f"noise/{stream}")[:8], np.uint32)
-        return jax.random.wrap_key_data(words, impl="threefry2x32")
+        """The generator key of one noise stream (192 bits, see `mechanisms/gaussian.py`)."""
+        return noise_keys(np.frombuffer(self.derive(f"noise/{stream}")[: 4 * KEY_WORDS], "<u4"))
 
     def generator(self, use: str) -> np.random.Generator:
         """A host generator for one named use (Philox, 128-bit key)."""
@@ -82,3 +81,12 @@ class RunKey:
 
     def __repr__(self) -> str:
         return f"RunKey(<secret>, insecure={self.insecure})"
+
+
+def run_key_of(run_key: RunKey | None, insecure_seed: int | None) -> RunKey:
+    """The given key, a seeded one, or a fresh one."""
+    if run_key is not None and insecure_seed is not None:
+        raise SordinoError("give run_key or insecure_seed, not both")
+    if insecure_seed is not None:
+        return RunKey.from_insecure_seed(insecure_seed)
+    return run_key if run_key is not None else RunKey.fresh()

@@ -3,14 +3,14 @@
 One step function, two drivers. `run_chunk` runs a chunk of steps in one `lax.scan`; `run_steps`
 calls the same step, compiled once, from the host: on a CPU, convolutions inside a scan are two to
 five times slower. Noise comes as a block of rows per chunk, a pure function of (key, noise state,
-first step). The host only ever sees what is between steps: parameters that are already private,
-the stream's memory of earlier ones, the optimizer's state, and the noise state, which never leaves
-this package in clear.
+first step); noise on a lattice is made by the host and passed in. The host only ever sees what is
+between steps: parameters that are already private, the stream's memory of earlier ones, the
+optimizer's state, and the noise state, which never leaves this package in clear.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,8 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from sordino.mechanisms.base import Mechanism, privatize
+from sordino.mechanisms.base import Mechanism, privatize, privatize_lattice
 from sordino.mechanisms.gaussian import standard_normal_rows
+from sordino.privacy.values import PrivateEstimate
 from sordino.streams.base import Stream
 from sordino.updates.base import StepInfo, Update
 
@@ -144,12 +145,28 @@ def _step(
     t = inputs.step
     total = program.stream.contribution(params, memory, batch, mask, inputs.terms, t)
     _, unravel = ravel_pytree(total.value)
-    scaled = noise_row.reshape(program.channels, -1) * inputs.noise_std[:, None]
-    estimate = privatize(total, unravel(scaled.ravel()), inputs.divisor)
+    if program.stream.lattice:
+        noise = unravel(noise_row)
+        estimate = privatize_lattice(total, noise, inputs.terms["step"], inputs.divisor)
+        estimate = _typed_like(params, estimate, program.channels)
+    else:
+        scaled = noise_row.reshape(program.channels, -1) * inputs.noise_std[:, None]
+        estimate = privatize(total, unravel(scaled.ravel()), inputs.divisor)
     info = StepInfo(t, constants.steps, inputs.learning_rate, inputs.keep, constants.chosen)
     memory = program.stream.remember(memory, params, t)
     params, update_state = program.update.step(params, update_state, estimate, info)
     return params, memory, update_state
+
+
+def _typed_like(params: Any, estimate: PrivateEstimate, channels: int) -> PrivateEstimate:
+    """The estimate in the parameters' own float types."""
+
+    def typed(value: Any) -> Any:
+        return jax.tree.map(lambda e, p: e.astype(jnp.result_type(p)), value, params)
+
+    if channels == 1:
+        return PrivateEstimate(typed(estimate.value))
+    return PrivateEstimate(tuple(typed(value) for value in estimate.value))
 
 
 @partial(jax.jit, static_argnames=("program", "count"), donate_argnames=("carry",))
@@ -164,7 +181,10 @@ def run_chunk(
     constants: Constants,
     inputs: StepInputs,
 ) -> Carry:
-    """A chunk of `count` steps in one scan."""
+    """A chunk of `count` steps in one scan.
+
+    `key` is the generator's; on a lattice, the chunk's noise itself, int32 (count, channels x d).
+    """
     noise, noise_state = _noise(program, count, carry, mechanism, key, inputs.step[0])
     states = scan_steps(program, carry[:3], data, valid, noise, constants, inputs)
     return carry_of(states, noise_state)
@@ -264,6 +284,8 @@ def _noise(
     key: jax.Array,
     first: jax.Array,
 ) -> tuple[jax.Array, Any]:
+    if program.stream.lattice:
+        return key, carry.noise_state
     size = parameter_count(carry.params) * program.channels
     return mechanism.rows(carry.noise_state, partial(_draw, key, size), first, count)
 
@@ -280,3 +302,12 @@ def parameter_count(params: Any) -> int:
 def has_convolutions(function: Any, *arguments: Any) -> bool:
     """Whether tracing `function` on these arguments (or their shapes) meets a convolution."""
     return "conv_general_dilated" in str(jax.make_jaxpr(function)(*arguments))
+
+
+def lowered_text(function: Callable[..., Any], *arguments: Any) -> str:
+    """The program that would be compiled for arguments of these shapes, constants and all."""
+
+    def shape(leaf: Any) -> Any:
+        return jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf))
+
+    return jax.jit(function).lower(*jax.tree.map(shape, arguments)).as_text()

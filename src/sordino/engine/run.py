@@ -7,9 +7,9 @@ needs to go on bit for bit. The noise state is recomputed from the key, never st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -26,22 +26,28 @@ from sordino.engine.loop import (
     chunk_length,
     chunk_starts,
     has_convolutions,
+    lowered_text,
     noise_block,
     parameter_count,
     prepare_data,
     run_chunk,
     run_steps,
+    scan_steps,
     start_states,
 )
 from sordino.errors import PlanMismatchError, SordinoError, require_choice, require_count
 from sordino.losses import LinearLoss
+from sordino.mechanisms.lattice import LatticeNoise
 from sordino.planning import Plan
 from sordino.streams.base import Stream
 from sordino.streams.gradient import GradientStream
+from sordino.streams.lattice import lattice_bounds
 from sordino.streams.linear import LinearGradientStream
 
 # With an evaluation or callbacks the run is cut into this many chunks, so that curves have points.
 POINTS = 20
+# With checkpoints, into this many: what a crash can cost is one of them.
+CHECKPOINTS = 100
 # Where a batch's gradients together are more numbers than this, they are made this many at a time: on a
 # CPU they then stay in its cache (a 26,010-parameter network takes half the time). Convolutions are the
 # exception: they are slow inside a loop.
@@ -84,7 +90,8 @@ class Schedule:
             terms={
                 name: np.asarray(values, np.float32)
                 for name, values in plan.contribution.terms(steps).items()
-            },
+            }
+            | _lattice_terms(plan),
         )
 
     def inputs(self, first: int, count: int, picked: Any) -> StepInputs:
@@ -104,6 +111,8 @@ class Schedule:
 class Run:
     """A plan being executed; see `sordino.train` for the arguments."""
 
+    trace: tuple[Mapping[str, float], ...] = ()  # public facts that a run itself notes; none here
+
     def __init__(
         self,
         plan: Plan,
@@ -116,6 +125,7 @@ class Run:
         regularizer: Callable[[Any], jax.Array] | None = None,
         microbatch_size: int | None = None,
         watched: bool = False,
+        checkpointed: bool = False,
         driver: str = "auto",
     ) -> None:
         require_choice("driver", driver, DRIVERS)
@@ -137,15 +147,18 @@ class Run:
         )
         size = parameter_count(params) * plan.contribution.channels
         length = chunk_length(self.steps, size)
-        if watched:
-            length = min(length, max(1, -(-self.steps // POINTS)))
+        for wanted, points in ((watched, POINTS), (checkpointed, CHECKPOINTS)):
+            if wanted:
+                length = min(length, max(1, -(-self.steps // points)))
         breaks = plan.mechanism.breaks
         if population.first_batch is not None:
             breaks = tuple(sorted({1, *breaks} - {self.steps}))
         self._starts = [*chunk_starts(self.steps, length, breaks), self.steps]
-        noise_state = plan.mechanism.start(size)
+        self._lattice_noise = lattice_noise(plan, size, key)
+        noise_state = plan.mechanism.start(size) if self._lattice_noise is None else ()
         if driver == "auto":
             driver = "steps" if _has_convolutions(stream, params, data) else "scan"
+        self._driver = driver
         self._run_chunk = run_steps if driver == "steps" else run_chunk
         self._schedule = Schedule.of(plan)
         self._noise_key = key.noise_key("gradient")
@@ -189,12 +202,18 @@ class Run:
             self._data,
             self._valid,
             self.plan.mechanism,
-            self._noise_key,
+            self._noise_of(first, count),
             self._constants,
             self._schedule.inputs(first, count, picked),
         )
         self._chunk += 1
         return self.done
+
+    def _noise_of(self, first: int, count: int) -> Any:
+        """What the loop makes a chunk's noise of: the key, or the noise itself on a lattice."""
+        if self._lattice_noise is None:
+            return self._noise_key
+        return self._lattice_noise.rows(first, count)
 
     def output(self) -> Any:
         """What the run would return now."""
@@ -213,11 +232,13 @@ class Run:
                 f"this run has no chunk that ends at step {released.step}; restore with the same "
                 "plan and the same settings"
             )
-        noise_state = self.plan.mechanism.start(
-            parameter_count(self._carry.params) * self.program.channels
-        )
+        noise_state: Any = ()
+        if self._lattice_noise is None:
+            noise_state = self.plan.mechanism.start(
+                parameter_count(self._carry.params) * self.program.channels
+            )
         self._chunk = self._starts.index(released.step)
-        if jax.tree.leaves(noise_state):
+        if jax.tree.leaves(noise_state) and released.step < self.steps:
             for first, end in zip(self._starts, self._starts[1 : self._chunk + 1], strict=False):
                 carry = self._carry._replace(noise_state=noise_state)
                 _, noise_state = noise_block(
@@ -230,6 +251,45 @@ class Run:
                 )
         states = jax.tree.map(jnp.array, (released.params, released.memory, released.update_state))
         self._carry = carry_of(states, noise_state)
+
+    def settings(self) -> str:
+        """What else decides how sums are rounded: the driver and where chunks end."""
+        return f"{self._driver}/{self._starts}"
+
+    def lowered(self) -> str:
+        """The compiler's input for one step: loss, optimizer and all numbers that they hold."""
+        picked = None
+        if not self.program.sliced:
+            picked = batch_indices(self.plan.population, self.key, 0, 1)
+        size = parameter_count(self._carry.params) * self.program.channels
+        noise = np.zeros((1, size), np.float32 if self._lattice_noise is None else np.int32)
+        return lowered_text(
+            partial(scan_steps, self.program),
+            self._carry[:3],
+            self._data,
+            self._valid,
+            noise,
+            self._constants,
+            self._schedule.inputs(0, 1, picked),
+        )
+
+
+def lattice_noise(plan: Plan, size: int, key: RunKey) -> LatticeNoise | None:
+    """The discrete noise of a run with rows of `size` numbers, where it has such."""
+    if plan.lattice is None:
+        return None
+    return LatticeNoise(plan.mechanism, plan.noise_variances(), size, key.derive)
+
+
+def _lattice_terms(plan: Plan) -> dict[str, Any]:
+    """What rounding to the lattice needs in each step."""
+    if plan.lattice is None:
+        return {}
+    steps = plan.population.steps
+    return {
+        "bound": lattice_bounds(plan.contribution.bounds(steps).T),
+        "step": np.full(steps, plan.lattice.step, np.float32),
+    }
 
 
 def check_rows(plan: Plan, data: tuple[Any, ...]) -> None:
@@ -287,8 +347,9 @@ def make_stream(
 ) -> Stream:
     """The plan's contribution, evaluated for this loss."""
     rule = plan.contribution.rule()
+    lattice = plan.lattice is not None
     if type(loss) is GradientStream or type(loss) is LinearGradientStream:
-        return replace(loss, rule=rule)
+        return replace(loss, rule=rule, lattice=lattice)
     if isinstance(loss, Stream):  # also one that inherits from these: its code is its own
         _check_own_stream(plan, loss)
         return loss
@@ -306,13 +367,13 @@ def make_stream(
                 f"{type(loss).__name__} on {shapes[0][1]} features needs one weight array of shape "
                 f"{wanted}, got {[np.shape(leaf) for leaf in leaves]}"
             )
-        return LinearGradientStream(loss, rule)
+        return LinearGradientStream(loss, rule, lattice)
     if not callable(loss):
         raise SordinoError(f"loss must be a function of (params, *example), got {type(loss)}")
     if microbatch_size is not None:
         microbatch_size = require_count("microbatch_size", microbatch_size)
-        return GradientStream(loss, rule, microbatch_size)
-    whole = GradientStream(loss, rule)
+        return GradientStream(loss, rule, microbatch_size, lattice)
+    whole = GradientStream(loss, rule, lattice=lattice)
     numbers = plan.population.batch_size * parameter_count(params)
     if numbers <= TOGETHER or _has_convolutions(whole, params, data):
         return whole
@@ -321,6 +382,11 @@ def make_stream(
 
 def _check_own_stream(plan: Plan, stream: Stream) -> None:
     name = type(stream).__name__
+    if plan.lattice is not None:
+        raise SordinoError(
+            f"{name} adds up floats, and discrete noise needs each example's vector rounded before it "
+            "is added; give the loss of one example, or plan with noise='gaussian'"
+        )
     if stream.clip is None:
         raise SordinoError(
             f"{name} declares no clip, so its sensitivity is unknown; set its `clip` to the largest "

@@ -34,7 +34,7 @@ from sordino.engine.run import Run, to_device
 from sordino.engine.run import Schedule as StepNumbers
 from sordino.errors import SordinoError
 from sordino.losses import LinearLoss
-from sordino.mechanisms.gaussian import standard_normal_rows
+from sordino.mechanisms.gaussian import noise_keys, standard_normal_rows
 from sordino.mechanisms.independent import Independent
 from sordino.planning import Plan
 from sordino.population import Population
@@ -169,7 +169,8 @@ class Proxy:
         sigma = noise_multipliers(plan)
         judge = MeanLoss.of(loss) if objective is None else _Given(objective)
         people = proxy_population(plan.population, len(public))
-        proxy = replace(plan, population=people)
+        # Rounding to a lattice has no derivative, and what is estimated does not depend on it.
+        proxy = replace(plan, population=people, lattice=None)
         key = RunKey.from_insecure_seed(0)
         # A run that never starts: it checks everything and builds the program and the first states.
         run = Run(
@@ -226,7 +227,7 @@ class Proxy:
         # Stacked on the host: a device stack of a thousand keys takes seconds to compile.
         words: Any = np.stack([jax.random.key_data(key.noise_key("gradient")) for key in keys])
         return Draw(
-            key=jax.random.wrap_key_data(words, impl="threefry2x32"),
+            key=noise_keys(words),
             chosen=np.array([key.generator("output").integers(steps) for key in keys], np.int32),
             picked=picked,
         )

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.errors import SordinoError
+from sordino.errors import SordinoError, require_count
 from sordino.mechanisms.base import REGISTRY, Draw
 from sordino.mechanisms.factorize.banded import optimize_banded
 from sordino.mechanisms.normalize import (
@@ -105,7 +105,7 @@ class Banded(ToeplitzMechanism):
 
 def _read(data: dict[str, Any]) -> Banded:
     c = unpacked(data["coefficients"])
-    return Banded(c, unpacked_or_none(data["column_norms"]), int(data["steps"]))
+    return Banded(c, unpacked_or_none(data["column_norms"]), require_count("steps", data["steps"]))
 
 
 REGISTRY[Banded.kind] = _read

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sordino.errors import SordinoError, require_choice
+from sordino.errors import SordinoError, require_choice, shown
 from sordino.mechanisms.gaussian import standard_normal_rows
 from sordino.mechanisms.maps import Channels
 from sordino.mechanisms.workloads import LinearMap, Workload
@@ -125,6 +125,18 @@ class Mechanism(ABC):
         check_matrix_size(self)
         return np.asarray(_rows_of_identity(self), np.float64)
 
+    def taken_back(self, step: int) -> tuple[int, ...] | None:
+        """Which earlier draws row `step` subtracts, if the noise is that and nothing else.
+
+        ``row_t = z_t - sum_{j in taken_back(t)} z_j``: then C^-1 and C are matrices of whole numbers,
+        and noise of whole numbers stays so. None where coefficients are real numbers.
+        """
+        return None
+
+    def draw_scales(self) -> NDArray[np.float64]:
+        """Factors on the fresh draws (steps,); not 1 only where draws have a size of their own."""
+        return np.ones(self.steps)
+
     @abstractmethod
     def state_vectors(self) -> int:
         """How many vectors of the model's size the noise state holds."""
@@ -204,6 +216,8 @@ REGISTRY: dict[str, Callable[[dict[str, Any]], Mechanism]] = {}
 
 def mechanism_from_json(data: dict[str, Any]) -> Mechanism:
     """The mechanism that `to_json` described."""
+    if not isinstance(data, dict):
+        raise SordinoError(f"a mechanism must be a table of fields, got {shown(data)}")
     kind = require_choice("mechanism", data.get("kind", ""), REGISTRY)
     return REGISTRY[kind](data)
 
@@ -214,3 +228,17 @@ def privatize(total: ClippedSum, noise: Any, divisor: Any) -> PrivateEstimate:
     `divisor` is a public constant (the planned batch size), never the realised count.
     """
     return PrivateEstimate(jax.tree.map(lambda s, n: (s + n) / divisor, total.value, noise))
+
+
+def privatize_lattice(total: ClippedSum, noise: Any, step: Any, divisor: Any) -> PrivateEstimate:
+    """``step * (sum + noise) / divisor`` for sums and noise of whole numbers (int32, wrapping).
+
+    Sum and noise meet as whole numbers; what follows is post-processing.
+    """
+
+    def leaf(s: jax.Array, n: jax.Array) -> jax.Array:
+        if s.dtype != jnp.int32 or n.dtype != jnp.int32:
+            raise SordinoError("sums on a lattice, and their noise, are whole numbers (int32)")
+        return (s + n).astype(jnp.float32) * step / divisor
+
+    return PrivateEstimate(jax.tree.map(leaf, total.value, noise))

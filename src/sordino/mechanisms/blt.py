@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.errors import SordinoError
+from sordino.errors import SordinoError, require_count
 from sordino.mechanisms.base import REGISTRY, Draw
 from sordino.mechanisms.factorize.blt import optimize_blt
 from sordino.mechanisms.normalize import (
@@ -94,7 +94,9 @@ def _read(data: dict[str, Any]) -> BLT:
     theta, omega = unpacked(data["theta"]), unpacked(data["omega"])
     if theta.ndim != 1 or theta.shape != omega.shape:
         raise SordinoError("the BLT in this plan needs as many theta as omega")
-    return BLT(theta, omega, unpacked_or_none(data["column_norms"]), int(data["steps"]))
+    return BLT(
+        theta, omega, unpacked_or_none(data["column_norms"]), require_count("steps", data["steps"])
+    )
 
 
 REGISTRY[BLT.kind] = _read

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.errors import SordinoError, require_fraction
+from sordino.errors import SordinoError, require_count, require_fraction
 from sordino.mechanisms.base import (
     LONGEST_MATRIX,
     REGISTRY,
@@ -105,6 +105,11 @@ class Cancelling(ToeplitzMechanism):
         earlier = jnp.concatenate([before, fresh[:-1]])
         return fresh - jnp.float32(self.leak) * earlier, ()
 
+    def taken_back(self, step: int) -> tuple[int, ...] | None:
+        if self.leak != 1:
+            return None
+        return (step - 1,) if step else ()
+
     def _toeplitz_error(self, workload: Workload) -> NDArray[np.float64]:
         return noising_error(np.pad([1.0, -self.leak], (0, self.steps))[: self.steps], workload)
 
@@ -167,4 +172,6 @@ def _energies(workload: LinearMap, n: int) -> NDArray[np.float64]:
     return total
 
 
-REGISTRY[Cancelling.kind] = lambda data: Cancelling(int(data["steps"]), float(data["leak"]))
+REGISTRY[Cancelling.kind] = lambda data: Cancelling(
+    require_count("steps", data["steps"]), float(data["leak"])
+)

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_triangular
 from scipy.linalg import toeplitz as toeplitz_matrix
 
-from sordino.errors import SordinoError
+from sordino.errors import SordinoError, require_count
 from sordino.mechanisms.base import REGISTRY, Draw, Mechanism
 from sordino.mechanisms.disk import remembered_dense
 from sordino.mechanisms.factorize.linear import completed, weighted_rows, workload_matrix
@@ -155,7 +155,7 @@ def _fixed_order(participation: Participation) -> tuple[int, int]:
 
 
 def _read(data: dict[str, Any]) -> Dense:
-    steps = int(data["steps"])
+    steps = check_length(require_count("steps", data["steps"]), "dense")
     triangle = unpacked(data["lower_triangle"])
     if triangle.shape != (steps * (steps + 1) // 2,):
         raise SordinoError("the dense factorization in this plan has the wrong size")

@@ -5,17 +5,54 @@ step that is run again after a crash adds the very same noise.
 
 `jax.random.normal` in float32 inverts a 23-bit uniform and so never leaves [-5.42, 5.22]: over a
 training run that truncation is as likely as a typical delta. Here a Box-Muller radius is drawn from
-64 random bits, ``u`` in (2^-65, 1], which reaches 9.49 standard deviations at the same cost (what
-is left out has probability 2^-65 = 2.7e-20 per pair of draws). Floating-point noise remains a lattice; see
-docs/threat-model.md.
+64 random bits, and both ends of the uniform number are kept to full relative precision: radii reach
+9.49 standard deviations (what is left out has probability 2^-65 = 2.7e-20 per pair of draws), and
+short ones do not collapse to 0 (a float32 uniform rounds to 1 once in 2^25 times: no noise at all in
+two coordinates). Floating-point noise remains a lattice; see docs/threat-model.md.
+
+The generator is threefry2x32 with whitened inputs and outputs, ``T_k(counter ^ a) ^ b`` for three
+secret pairs of words (Kilian & Rogaway 2001). Threefry's own key has 64 bits; so used, m blocks and
+2^(127 - log2 m) guesses are needed to tell it from random in the ideal-cipher model, at the price of
+four exclusive ors.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.random import threefry_2x32
+from jax.extend.random import define_prng_impl, threefry_2x32
+from numpy.typing import NDArray
+
+from sordino.errors import SordinoError
+
+# Words of a noise key: threefry's own two, two for its inputs, two for its outputs.
+KEY_WORDS = 6
+
+
+def _unused(*_: Any) -> Any:
+    raise SordinoError("noise keys are for noise rows; draw other numbers from other keys")
+
+
+# A kind of key of its own, so that jax.random cannot take one for an ordinary key.
+_WHITENED = define_prng_impl(
+    key_shape=(KEY_WORDS,),
+    seed=_unused,
+    split=_unused,
+    random_bits=_unused,
+    fold_in=_unused,
+    name="sordino_whitened_threefry",
+    tag="swt",
+)
+
+
+def noise_keys(words: NDArray[np.uint32]) -> jax.Array:
+    """Noise keys (...) from secret words, uint32 (..., 6)."""
+    keys: jax.Array = jax.random.wrap_key_data(words, impl=_WHITENED)  # type: ignore[arg-type]
+    return keys
+
 
 _HALF_RIGHT_ANGLE = np.float32(np.pi / 2 * 2.0**-30)
 
@@ -27,21 +64,31 @@ def standard_normal_rows(key: jax.Array, first: jax.Array | int, count: int, d: 
     """
     half = (d + 1) // 2
     words = _random_words(key, first, count, 3 * half).reshape(count, 3, half)
-    high, low = words[:, 0].astype(jnp.float32), words[:, 1].astype(jnp.float32)
-    u = (high + (low + 0.5) * np.float32(2.0**-32)) * np.float32(2.0**-32)
-    radius = jnp.sqrt(-2.0 * jnp.log(jnp.minimum(u, 1.0)))
+    # u in (0, 1) as its distance t from the nearer end, which float32 holds to 24 digits.
+    near_one = words[:, 0] >= np.uint32(1 << 31)
+    high, low = (
+        jnp.where(near_one, ~word, word).astype(jnp.float32) for word in words[:, :2].swapaxes(0, 1)
+    )
+    t = (high + (low + 0.5) * np.float32(2.0**-32)) * np.float32(2.0**-32)
+    radius = jnp.sqrt(-2.0 * jnp.where(near_one, jnp.log1p(-t), jnp.log(t)))
     sine, cosine = _sine_cosine(words[:, 2])
     return jnp.concatenate([radius * sine, radius * cosine], axis=1)[:, :d]
 
 
 def _random_words(key: jax.Array, first: jax.Array | int, count: int, width: int) -> jax.Array:
-    """uint32 (count, width): word pairs ``threefry(key, (row, pair))``."""
+    """uint32 (count, width): word pairs ``threefry(key, (row, pair))``, whitened.
+
+    An ordinary threefry key (public simulations have such) is one whose other words are 0.
+    """
     pairs = (width + 1) // 2
-    row = (first + jnp.arange(count)).astype(jnp.uint32)[:, None]
-    column = jnp.arange(pairs, dtype=jnp.uint32)[None, :]
+    given = jax.random.key_data(key)
+    data = jnp.pad(given, (0, KEY_WORDS - given.size))
+    row = (first + jnp.arange(count)).astype(jnp.uint32)[:, None] ^ data[2]
+    column = jnp.arange(pairs, dtype=jnp.uint32)[None, :] ^ data[3]
     shape = (count, pairs)
     counters = jnp.stack([jnp.broadcast_to(row, shape), jnp.broadcast_to(column, shape)])
-    words = threefry_2x32(jax.random.key_data(key), counters.ravel()).reshape(2, count, pairs)
+    words = threefry_2x32(data[:2], counters.ravel()).reshape(2, count, pairs)
+    words = words ^ data[4:, None, None]
     return jnp.concatenate([words[0], words[1]], axis=1)[:, :width]
 
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.errors import require_count
 from sordino.mechanisms.base import REGISTRY, Draw, Mechanism, check_matrix_size
 from sordino.mechanisms.factorize.error import toeplitz_error
 from sordino.mechanisms.workloads import Workload
@@ -34,6 +35,9 @@ class Independent(Mechanism):
     ) -> tuple[jax.Array, tuple[()]]:
         return draw(first, count), ()
 
+    def taken_back(self, step: int) -> tuple[int, ...]:
+        return ()
+
     def _toeplitz_error(self, workload: Workload) -> NDArray[np.float64]:
         return toeplitz_error(np.ones(1), workload, self.steps)
 
@@ -50,4 +54,4 @@ class Independent(Mechanism):
         return {"kind": self.kind, "steps": self.steps}
 
 
-REGISTRY[Independent.kind] = lambda data: Independent(steps=int(data["steps"]))
+REGISTRY[Independent.kind] = lambda data: Independent(steps=require_count("steps", data["steps"]))

@@ -8,6 +8,7 @@ is then multiplied by that norm.
 from __future__ import annotations
 
 import base64
+import math
 import zlib
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import toeplitz as toeplitz_matrix
 
-from sordino.errors import SordinoError
+from sordino.errors import DAMAGE, SordinoError, one_line
 from sordino.mechanisms.factorize.error import dense_error, toeplitz_error
 from sordino.mechanisms.factorize.toeplitz import column_norms
 from sordino.mechanisms.workloads import Workload
@@ -25,6 +26,9 @@ from sordino.privacy.participation import FixedBatches, Participation, SinglePas
 
 # The error of a normalised strategy needs a dense matrix; the gain shrinks with the steps anyway.
 _LONGEST = 2048
+_UNPACKABLE: tuple[type[Exception], ...] = (*DAMAGE, zlib.error)
+# Arrays in a plan unpack to no more than this, whatever they claim: one number for each of many steps.
+_LARGEST_PACKED = 64 << 20
 
 
 def useful_column_norms(
@@ -89,10 +93,14 @@ def unpacked(data: dict[str, Any]) -> NDArray[np.float32]:
     """The array that `packed` wrote."""
     try:
         shape = tuple(int(n) for n in data["shape"])
-        size = 4 * int(np.prod(shape))
+        size = 4 * math.prod(shape)
+        if min(shape, default=0) < 0 or size > _LARGEST_PACKED:
+            raise ValueError("impossible shape")
         raw = zlib.decompressobj().decompress(base64.b64decode(data["float32"]), size + 1)
         if len(raw) != size:
             raise ValueError("wrong length")
         return np.frombuffer(raw, "<f4").reshape(shape).astype(np.float32)
-    except (KeyError, TypeError, ValueError, zlib.error) as error:
-        raise SordinoError(f"a packed array in this plan cannot be read: {error}") from None
+    except _UNPACKABLE as error:
+        raise SordinoError(
+            f"a packed array in this plan cannot be read: {one_line(error)}"
+        ) from None

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.errors import SordinoError
+from sordino.errors import DAMAGE, SordinoError
 from sordino.mechanisms.base import (
     REGISTRY,
     Draw,
@@ -176,8 +176,12 @@ def parts_from_json(
     try:
         parts = tuple(mechanism_from_json(part) for part in data["parts"])
         return parts, tuple(float(scale) for scale in data["scales"])
-    except (KeyError, TypeError) as error:
-        raise SordinoError(f"the {what} in this plan cannot be read: {error!r}") from None
+    except SordinoError:
+        raise
+    except DAMAGE:
+        raise SordinoError(
+            f"the {what} in this plan need 'parts', a list of mechanisms, and 'scales', a list of numbers"
+        ) from None
 
 
 REGISTRY[Phases.kind] = lambda data: Phases(*parts_from_json(data, "phases"))

@@ -94,6 +94,12 @@ class DrawScaled(Mechanism):
         check_matrix_size(self)
         return self.inner.noising_matrix() * self.scales.astype(np.float64)
 
+    def taken_back(self, step: int) -> tuple[int, ...] | None:
+        return self.inner.taken_back(step)
+
+    def draw_scales(self) -> NDArray[np.float64]:
+        return self.inner.draw_scales() * self.scales.astype(np.float64)
+
     def state_vectors(self) -> int:
         return self.inner.state_vectors()
 

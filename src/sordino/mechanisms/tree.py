@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.errors import SordinoError
+from sordino.errors import SordinoError, require_count
 from sordino.mechanisms.base import REGISTRY, Draw, Mechanism, check_matrix_size
 from sordino.mechanisms.workloads import Workload
 from sordino.privacy.strategy import TreeStrategy
@@ -80,6 +80,13 @@ class Tree(Mechanism):
         state, x = jax.lax.scan(step, state, (draw(first, count), t))
         return x, state
 
+    def taken_back(self, step: int) -> tuple[int, ...] | None:
+        if self.beta != 1:
+            return None
+        t = step + 1
+        level = (t & -t).bit_length() - 1
+        return tuple(step - (1 << below) for below in range(level))
+
     def _toeplitz_error(self, workload: Workload) -> NDArray[np.float64]:
         """Exact, O(steps x levels): a draw's response depends only on its level and its age."""
         n = self.steps
@@ -120,4 +127,4 @@ class Tree(Mechanism):
         return {"kind": self.kind, "steps": self.steps, "beta": self.beta}
 
 
-REGISTRY[Tree.kind] = lambda data: Tree(int(data["steps"]), float(data["beta"]))
+REGISTRY[Tree.kind] = lambda data: Tree(require_count("steps", data["steps"]), float(data["beta"]))

@@ -25,11 +25,13 @@ import numpy.typing as npt
 from scipy.linalg import toeplitz
 
 from sordino.errors import (
+    DAMAGE,
     SordinoError,
     require_choice,
     require_count,
     require_fraction,
     require_positive,
+    shown,
 )
 from sordino.mechanisms.filters import fftconvolve, lfilter
 
@@ -85,8 +87,10 @@ def linear_map_from_json(data: Mapping[str, Any]) -> LinearMap:
     kind = require_choice("linear map", data["kind"], READERS)
     try:
         return READERS[kind](data)
-    except (KeyError, TypeError) as error:
-        raise SordinoError(f"this is not a {kind} map as JSON: {error!r}") from None
+    except SordinoError:
+        raise
+    except DAMAGE:
+        raise SordinoError(f"this is not a {kind} map: {shown(data)}") from None
 
 
 @dataclass(frozen=True)
@@ -194,8 +198,10 @@ class Workload(LinearMap):
         """Rebuild a workload from :meth:`to_json`."""
         try:
             return cls(str(data["name"]), data["scale"], tuple(data["ratios"]))
-        except (KeyError, TypeError) as error:
-            raise SordinoError(f"this is not a workload as JSON: {error!r}") from None
+        except SordinoError:
+            raise
+        except DAMAGE:
+            raise SordinoError(f"this is not a workload: {shown(data)}") from None
 
 
 def _impulse(n: int) -> Array:

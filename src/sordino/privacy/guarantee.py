@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-from sordino.errors import SordinoError, require_choice
+from sordino.errors import SordinoError, known_fields, require_choice, require_fraction, shown
 from sordino.privacy import amplification
 from sordino.privacy.amplification import SampledGaussian
 from sordino.privacy.gdp import delta_from_mu, epsilon_from_mu
@@ -47,6 +47,9 @@ class Guarantee:
       sampled: the releases whose secret random batches are credited.
       gaussian_mu: mu of everything else.
       delta_hint: the delta at which the guarantee is printed.
+      distance: total variation between what is released and something that is mu-GDP (or has the
+        sampled parts' privacy-loss distribution): delta is that much, times 1 + e^epsilon, larger.
+        Not 0 for discrete noise; see `discrete.py`.
     """
 
     gaussian_mu: float
@@ -56,6 +59,7 @@ class Guarantee:
     analysis: str = "exact"
     sampled: tuple[SampledGaussian, ...] = ()
     delta_hint: float | None = None
+    distance: float = 0.0
 
     def __post_init__(self) -> None:
         require_choice("adjacency", self.adjacency, ADJACENCIES)
@@ -66,6 +70,10 @@ class Guarantee:
             raise SordinoError(
                 f"mu must be a finite number of at least 0, got {self.gaussian_mu!r}"
             )
+        if not 0 <= self.distance <= 1:
+            raise SordinoError(f"a total variation is between 0 and 1, got {self.distance!r}")
+        if self.delta_hint is not None:
+            require_fraction("delta", self.delta_hint)
         if any(part.adjacency != self.adjacency for part in self.sampled):
             raise SordinoError("all parts of a guarantee must be stated under one adjacency")
 
@@ -79,10 +87,11 @@ class Guarantee:
         participation: str,
         exact: bool = True,
         delta_hint: float | None = None,
+        distance: float = 0.0,
     ) -> Guarantee:
         """A mu-GDP guarantee with no credit for sampling."""
         analysis = "exact" if exact else "upper bound"
-        return cls(mu, adjacency, unit, participation, analysis, (), delta_hint)
+        return cls(mu, adjacency, unit, participation, analysis, (), delta_hint, distance)
 
     @classmethod
     def nothing(cls, *, adjacency: str, unit: str, participation: str) -> Guarantee:
@@ -105,6 +114,25 @@ class Guarantee:
         """Smallest epsilon at `delta`, rounded up; infinite where nothing is guaranteed."""
         if not self.is_private:
             return math.inf
+        require_fraction("delta", delta)
+        if not self.distance:
+            return self._ideal_epsilon(delta)
+        # The least epsilon whose ideal delta leaves room for (1 + e^epsilon) tv, from below.
+        epsilon = self._ideal_epsilon(delta)
+        while True:
+            tried = epsilon * (1 + 1e-10)
+            left = delta - self._extra(tried)
+            if left <= 0:
+                return math.inf
+            epsilon = self._ideal_epsilon(left)
+            if epsilon <= tried:
+                return tried
+
+    def _extra(self, epsilon: float) -> float:
+        """What `distance` adds to delta at `epsilon`."""
+        return (1 + math.exp(min(epsilon, 700.0))) * self.distance * (1 + 1e-12)
+
+    def _ideal_epsilon(self, delta: float) -> float:
         if not self.sampled:
             return epsilon_from_mu(self.mu, delta)
         amplified = amplification.epsilon_of_pld(self._pld(), delta)
@@ -116,10 +144,10 @@ class Guarantee:
             raise SordinoError(f"epsilon must be a finite number of at least 0, got {epsilon!r}")
         if not self.is_private:
             return 1.0
-        if not self.sampled:
-            return delta_from_mu(epsilon, self.mu)
-        amplified = amplification.delta_of_pld(self._pld(), epsilon)
-        return min(amplified, delta_from_mu(epsilon, self.mu))
+        ideal = delta_from_mu(epsilon, self.mu)
+        if self.sampled:
+            ideal = min(ideal, amplification.delta_of_pld(self._pld(), epsilon))
+        return min(1.0, ideal + self._extra(epsilon)) if self.distance else ideal
 
     def _pld(self) -> Any:
         return amplification.compose_pld(self.gaussian_mu, self.sampled)
@@ -143,12 +171,15 @@ class Guarantee:
             return "This run is NOT private: it adds no noise, and what it releases may reveal its data."
         at = delta if delta is not None else self.delta_hint
         change = ADJACENCIES[self.adjacency].format(unit=self.unit)
+        gdp = f"{rounded_up(self.mu)}-GDP"
+        if self.distance:
+            gdp += f" up to a total variation of {rounded_up(self.distance, 2)}"
         if at is None:
-            strength = f"{rounded_up(self.mu)}-GDP"
+            strength = gdp
         else:
             strength = f"({rounded_up(self.epsilon(at))}, {rounded_up(at)})-differential privacy"
             if not self.sampled:
-                strength += f" ({rounded_up(self.mu)}-GDP)"
+                strength += f" ({gdp})"
         basis = {
             "exact": "by an exact analysis with no credit for random batches",
             "upper bound": "by an upper bound with no credit for random batches",
@@ -168,23 +199,31 @@ class Guarantee:
         data = {"version": _VERSION, **asdict(self)}
         if not self.is_private:
             data["gaussian_mu"] = None  # JSON has no infinity
+        if not self.distance:
+            del data["distance"]  # absent means 0: what was written before stays as it was
         return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Guarantee:
+        if not isinstance(data, dict):
+            raise SordinoError(f"this is not a guarantee: {shown(data)}")
         fields = dict(data)
         version = fields.pop("version", None)
         if version != _VERSION:
             raise SordinoError(
-                f"this guarantee has format version {version!r}; {_VERSION} is known"
+                f"this guarantee has format version {shown(version)}; {_VERSION} is known"
             )
         parts = fields.pop("sampled", ())
         if fields.get("gaussian_mu", 0.0) is None:
             fields["gaussian_mu"] = math.inf
         try:
-            return cls(sampled=tuple(SampledGaussian(**part) for part in parts), **fields)
-        except TypeError as error:
-            raise SordinoError(f"this is not a guarantee: {error}") from None
+            sampled = tuple(
+                SampledGaussian(**known_fields("a release", part, SampledGaussian))
+                for part in parts
+            )
+            return cls(sampled=sampled, **known_fields("a guarantee", fields, cls))
+        except TypeError:
+            raise SordinoError(f"this is not a guarantee: {shown(data)}") from None
 
 
 def compose(guarantees: Iterable[Guarantee]) -> Guarantee:
@@ -212,6 +251,8 @@ def compose(guarantees: Iterable[Guarantee]) -> Guarantee:
         analysis=analysis,
         sampled=tuple(part for guarantee in parts for part in guarantee.sampled),
         delta_hint=max(deltas) if deltas else None,
+        # Hybrids, one run after the other; the last digit up.
+        distance=min(1.0, math.fsum(part.distance for part in parts) * (1 + 1e-15)),
     )
 
 

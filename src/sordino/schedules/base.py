@@ -18,7 +18,11 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sordino.errors import SordinoError, require_choice
+from sordino.errors import DAMAGE, SordinoError, one_line, require_choice, require_count, shown
+
+_UNPACKABLE: tuple[type[Exception], ...] = (*DAMAGE, zlib.error)
+# Numbers in a plan unpack to no more than this, whatever they claim: one for each of many steps.
+_LARGEST_PACKED = 128 << 20
 
 
 class Schedule(ABC):
@@ -72,6 +76,8 @@ class Uniform(Schedule):
 
 def schedule_from_json(data: dict[str, Any]) -> Schedule:
     """The schedule that `to_json` described."""
+    if not isinstance(data, dict):
+        raise SordinoError(f"a schedule must be a table of fields, got {shown(data)}")
     values = dict(data)
     kind = values.pop("kind", "")
     unpacked = {
@@ -89,8 +95,10 @@ def make(kind: str, parameters: dict[str, Any]) -> Schedule:
         require_choice(f"parameter of schedule {kind!r}", name, known)
     try:
         return cls(**parameters)
-    except TypeError as error:
-        raise SordinoError(f"schedule {kind!r} takes {', '.join(known)}: {error}") from None
+    except TypeError:
+        raise SordinoError(
+            f"schedule {kind!r} takes {', '.join(known)}, got {shown(parameters)}"
+        ) from None
 
 
 def normalized(noise: ArrayLike) -> NDArray[np.float64]:
@@ -134,10 +142,14 @@ def _packed(values: tuple[float, ...]) -> dict[str, Any]:
 
 def _unpacked(data: dict[str, Any]) -> tuple[float, ...]:
     try:
-        size = 8 * int(data["count"])
+        size = 8 * require_count("count", data["count"])
+        if size > _LARGEST_PACKED:
+            raise ValueError("too many numbers")
         raw = zlib.decompressobj().decompress(base64.b64decode(data["float64"]), size + 1)
         if len(raw) != size:
             raise ValueError("wrong length")
-    except (KeyError, TypeError, ValueError, zlib.error) as error:
-        raise SordinoError(f"packed numbers in this schedule cannot be read: {error}") from None
+    except _UNPACKABLE as error:
+        raise SordinoError(
+            f"packed numbers in this schedule cannot be read: {one_line(error)}"
+        ) from None
     return tuple(np.frombuffer(raw, "<f8").tolist())

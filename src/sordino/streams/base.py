@@ -35,6 +35,8 @@ class Stream(ABC):
     """
 
     clip: float | None = None
+    # Whether sums are int32, in lattice steps ``terms["step"]``; see `lattice.py`.
+    lattice: bool = False
 
     def prepare(self, data: Any, valid: jax.Array) -> tuple[Any, jax.Array]:
         """Once per run, before the first step: data as `contribution` wants it, and the valid rows.

@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 
 from sordino.errors import (
     SordinoError,
+    known_fields,
     require_choice,
     require_count,
     require_fraction,
     require_positive,
+    shown,
 )
 
 if TYPE_CHECKING:
@@ -353,9 +355,11 @@ _KINDS: dict[str, type[Contribution]] = {
 
 def contribution_from_json(data: dict[str, Any]) -> Contribution:
     """The contribution that `to_json` described."""
-    fields = dict(data)
-    kind = require_choice("contribution", fields.pop("kind", ""), _KINDS)
-    return _KINDS[kind](**fields)
+    if not isinstance(data, dict):
+        raise SordinoError(f"a contribution must be a table of fields, got {shown(data)}")
+    given = dict(data)
+    kind = require_choice("contribution", given.pop("kind", ""), _KINDS)
+    return _KINDS[kind](**known_fields(f"a {kind} contribution", given, _KINDS[kind]))
 
 
 def _rules() -> Any:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from sordino.privacy.values import ClippedSum
 from sordino.streams.base import SMALLEST_SQUARE, Terms, clip_factor
+from sordino.streams.lattice import to_lattice
 from sordino.streams.rules import PLAIN, Rule, RuleStream
 
 
@@ -27,6 +28,7 @@ class GradientStream(RuleStream):
     loss: Callable[..., jax.Array]
     rule: Rule = PLAIN
     microbatch: int | None = None
+    lattice: bool = False
 
     def contribution(
         self, params: Any, memory: Any, batch: Any, mask: jax.Array, terms: Terms, step: jax.Array
@@ -36,10 +38,16 @@ class GradientStream(RuleStream):
         def one(example: Any) -> Any:
             gradients = tuple(jax.grad(self.loss)(point, *example) for point in points)
             channels = self.rule.combine(gradients, clip_pytree, terms)
+            if self.lattice:
+                channels = tuple(
+                    to_lattice(channel, terms["bound"][i], terms["step"])
+                    for i, channel in enumerate(channels)
+                )
             return channels[0] if len(channels) == 1 else channels
 
         def total(examples: Any, weights: jax.Array) -> Any:
-            return jax.tree.map(lambda leaf: _weighted(weights, leaf), jax.vmap(one)(examples))
+            add_up = _masked if self.lattice else _weighted
+            return jax.tree.map(lambda leaf: add_up(weights, leaf), jax.vmap(one)(examples))
 
         size = mask.shape[0]
         if self.microbatch is None or self.microbatch >= size:
@@ -69,6 +77,12 @@ def _weighted(weights: jax.Array, leaf: jax.Array) -> jax.Array:
     rows = leaf.reshape(leaf.shape[0], -1)
     product = jnp.matmul(weights.astype(leaf.dtype), rows, precision=jax.lax.Precision.HIGHEST)
     return product.reshape(leaf.shape[1:])
+
+
+def _masked(weights: jax.Array, leaf: jax.Array) -> jax.Array:
+    """The sum of the whole numbers whose weight is not 0."""
+    present = weights.reshape(-1, *[1] * (leaf.ndim - 1)) > 0
+    return jnp.sum(jnp.where(present, leaf, 0), axis=0, dtype=jnp.int32)
 
 
 def clip_pytree(vector: Any, clip: Any) -> Any:

@@ -26,6 +26,7 @@ from sordino.errors import (
     require_count,
     require_fraction,
     require_positive,
+    shown,
 )
 from sordino.mechanisms.factorize import _geometric
 from sordino.mechanisms.factorize.toeplitz import resolve_participation
@@ -105,8 +106,8 @@ class BLTParameters:
         """Rebuild parameters from :meth:`to_json`."""
         try:
             return cls(tuple(data["theta"]), tuple(data["omega"]))
-        except (KeyError, TypeError) as error:
-            raise SordinoError(f"these are not BLT parameters as JSON: {error!r}") from None
+        except (KeyError, TypeError):
+            raise SordinoError(f"these are not BLT parameters: {shown(data)}") from None
 
 
 def optimize_blt(
