@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+
+import pytest
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # A cache of compiled programs that lives as long as the machine's temporary files.
 os.environ["XDG_CACHE_HOME"] = os.path.join(tempfile.gettempdir(), "sordino-test-cache")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test touches the user's keys; processes that tests start inherit the variable."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SORDINO_KEYS", str(tmp_path_factory.mktemp("keys") / "sordino"))
+        yield

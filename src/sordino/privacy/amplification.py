@@ -38,6 +38,7 @@ from sordino.errors import (
     require_count,
     require_fraction,
     require_positive,
+    shown,
 )
 from sordino.privacy.gdp import SLACK, epsilon_from_mu, log_deltas, mu_from_epsilon_delta
 
@@ -70,11 +71,11 @@ class SampledGaussian:
         require_count("steps", self.steps)
         require_choice("sampling", self.sampling, SAMPLINGS)
         if not 0 < self.rate <= 1:
-            raise SordinoError(f"the sampling rate must be in (0, 1], got {self.rate!r}")
+            raise SordinoError(f"the sampling rate must be in (0, 1], got {shown(self.rate)}")
         allowed = _RELATIONS if self.sampling == POISSON else {"replace-one": "REPLACE_ONE"}
         if self.adjacency not in allowed:
             raise SordinoError(
-                f"{self.sampling} sampling has no proved amplification under {self.adjacency} "
+                f"{self.sampling} sampling has no proved amplification under {shown(self.adjacency)} "
                 f"adjacency; use {' or '.join(allowed)}"
             )
 
@@ -114,17 +115,23 @@ def compose_pld(gaussian_mu: float, parts: tuple[SampledGaussian, ...]) -> Any:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     step = grid_step(parts)
-    total: Any = None
-    for part in parts:
-        one = _poisson(part, step) if part.sampling == POISSON else _without_replacement(part, step)
-        composed = one.self_compose(part.steps)
-        total = composed if total is None else total.compose(composed)
     if gaussian_mu > 0:
         release = pld.from_gaussian_mechanism(
             1.0 / gaussian_mu, value_discretization_interval=step, pessimistic_estimate=True
         )
-        total = total.compose(release)
+        # The sampled parts are the long work, and are known when only mu changes.
+        return compose_pld(0.0, parts).compose(release)
+    total: Any = None
+    for part in parts:
+        composed = _composed(part, step)
+        total = composed if total is None else total.compose(composed)
     return total
+
+
+@lru_cache(maxsize=64)
+def _composed(part: SampledGaussian, step: float) -> Any:
+    one = _poisson(part, step) if part.sampling == POISSON else _without_replacement(part, step)
+    return one.self_compose(part.steps)
 
 
 def _poisson(part: SampledGaussian, step: float) -> Any:

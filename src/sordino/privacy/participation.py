@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.errors import SordinoError, require_choice, require_count
+from sordino.errors import SordinoError, require_choice, require_count, shown
 
 Pattern = tuple[int, ...]
 
@@ -68,8 +68,8 @@ class Participation(ABC):
         kind = require_choice("participation", fields.pop("kind", None), _KINDS)
         try:
             rule: Participation = _KINDS[kind](**fields)
-        except TypeError as error:
-            raise SordinoError(f"this is not a {kind} participation rule: {error}") from None
+        except TypeError:
+            raise SordinoError(f"this is not a {kind} participation rule: {shown(data)}") from None
         return rule
 
 

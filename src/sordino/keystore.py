@@ -1,0 +1,138 @@
+"""Where secrets are kept: run keys and ledger keys, in the user's own data folder, never beside results.
+
+    store = KeyStore()                          # $SORDINO_KEYS, or the platform's user data folder
+    store.save("runs", identity, secret)        # 0600, in folders of 0700; never overwritten
+    store.load("runs", identity)                # None if there is none
+
+A secret is one file named for what it opens. Whoever has a run's key and its releases can subtract
+the noise, so a file that others can read is refused, and none is ever written twice. A lost key
+makes a run unresumable, never leaky.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sordino.errors import SordinoError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def user_data_folder() -> Path:
+    """``$SORDINO_KEYS``, or ``sordino`` in the folder where the platform keeps a user's data."""
+    if chosen := os.environ.get("SORDINO_KEYS"):
+        return Path(chosen)
+    if base := os.environ.get("XDG_DATA_HOME"):
+        return Path(base) / "sordino"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise SordinoError(
+            "there is no home folder to keep keys in; name one with the variable SORDINO_KEYS"
+        ) from None
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home) / "sordino"
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support" / "sordino"
+    return home / ".local" / "share" / "sordino"
+
+
+@dataclass(frozen=True)
+class KeyStore:
+    """Secrets in files of their own, by kind and name."""
+
+    folder: Path = field(default_factory=user_data_folder)
+
+    def path(self, kind: str, name: str) -> Path:
+        """Where that secret is, or would be."""
+        for part in (kind, name):
+            if not _NAME.fullmatch(part):
+                raise SordinoError(f"a key's name has letters, digits, '.', '_' and '-': {part!r}")
+        return Path(self.folder) / kind / name
+
+    def load(self, kind: str, name: str) -> bytes | None:
+        """The secret, or None where there is none; an error if others could have read it."""
+        path = self.path(kind, name)
+        try:
+            with path.open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                secret = file.read()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SordinoError(
+                f"the key {str(path)!r} cannot be read: {error.strerror or error}"
+            ) from None
+        if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise SordinoError(
+                f"the key {str(path)!r} can be read by others (mode {stat.S_IMODE(mode):04o}); if "
+                "nobody has read it, allow its owner only with chmod 600"
+            )
+        return secret
+
+    def save(self, kind: str, name: str, secret: bytes) -> None:
+        """Keep a new secret; the same one again is no change, another one under its name an error."""
+        if not self._create(kind, name, secret) and self.load(kind, name) != secret:
+            raise SordinoError(
+                f"there is another key at {str(self.path(kind, name))!r}; keys are never overwritten"
+            )
+
+    def load_or_create(self, kind: str, name: str, size: int = 32) -> bytes:
+        """The secret of that name, made from the system's entropy if there is none yet.
+
+        Several processes that ask at once get the same one.
+        """
+        found = self.load(kind, name)
+        if found is None:
+            self._create(kind, name, secrets.token_bytes(size))
+            found = self.load(kind, name)
+        assert found is not None
+        return found
+
+    def remove(self, kind: str, name: str) -> None:
+        """Forget a secret that is no longer needed; nothing happens where there is none."""
+        self.path(kind, name).unlink(missing_ok=True)
+
+    def _create(self, kind: str, name: str, secret: bytes) -> bool:
+        """Write the file unless it exists; whole and synced before it has its name."""
+        path = self.path(kind, name)
+        try:
+            for folder in (Path(self.folder), path.parent):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # 0600
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(secret)
+                    file.flush()
+                    os.fsync(file.fileno())
+                try:
+                    os.link(temporary, path)  # unlike a rename, fails where the name is taken
+                except FileExistsError:
+                    return False
+            finally:
+                Path(temporary).unlink(missing_ok=True)
+            sync_folder(path.parent)
+        except OSError as error:
+            raise SordinoError(
+                f"the key {str(path)!r} cannot be kept: {error.strerror or error}; choose another "
+                "folder with the variable SORDINO_KEYS"
+            ) from None
+        return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name in `folder` survive a power cut, where the platform can."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,122 @@
+"""A run that asks for its share of a budget: whether it gets it, and what it is told if not."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from sordino.errors import SordinoError
+from sordino.ledger.composition import (
+    BudgetExceeded,
+    Charge,
+    Total,
+    noise_factor,
+    restated,
+    what_fits,
+)
+from sordino.ledger.records import Book, Reservation
+from sordino.privacy.guarantee import rounded_up
+
+
+class Chargeable(Protocol):
+    """What can be reserved for: a `Plan`, or anything else that says what it will cost."""
+
+    @property
+    def guarantee(self) -> Charge: ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run that asks for its share."""
+
+    run: str
+    dataset: str
+    recipe: str
+    plan_hash: str
+    guarantee: Charge
+    fingerprint: str | None
+
+    @classmethod
+    def of(
+        cls, dataset: str, plan: Chargeable, text: str, *, run: str, fingerprint: str | None
+    ) -> Request:
+        recipe = str(getattr(plan, "recipe", type(plan).__name__))
+        if not plan.guarantee.is_private:
+            raise SordinoError(
+                f"{recipe} is not private and cannot be charged to any budget; run it on public "
+                "data, without a ledger"
+            )
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return cls(run, dataset, recipe, digest, plan.guarantee, fingerprint)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "dataset": self.dataset,
+            "recipe": self.recipe,
+            "plan": self.plan_hash,
+            "guarantee": self.guarantee.to_json(),
+            "fingerprint": self.fingerprint,
+        }
+
+    def held(self, book: Book) -> Reservation | None:
+        """The reservation that this run has already; an error if it is another run's."""
+        held = book.reservations.get(self.run)
+        if held is None or not held.is_charged:
+            return None
+        book.dataset(self.dataset)
+        if held.dataset != self.dataset:
+            raise SordinoError(
+                f"run {self.run!r} is reserved for the data set {held.dataset!r}, not for "
+                f"{self.dataset!r}; another run needs another identity"
+            )
+        if held.plan_hash != self.plan_hash:
+            raise SordinoError(
+                f"run {self.run!r} is reserved for another plan ({held.plan_hash[:12]}, not "
+                f"{self.plan_hash[:12]}); another plan is another run with an identity of its own"
+            )
+        if held.fingerprint != self.fingerprint:
+            raise other_data(self.dataset)
+        return held
+
+    def fits(self, book: Book) -> bool:
+        """Whether everything reserved and this run together are within the budget."""
+        owner = book.dataset(self.dataset)
+        # Who sees the data only piece by piece has no fingerprint, and goes by the name alone.
+        if self.fingerprint is not None and owner.fingerprint not in (None, self.fingerprint):
+            raise other_data(self.dataset)
+        charge = restated(self.guarantee, owner.adjacency, owner.unit)
+        charges = [one.charge for one in book.charged(self.dataset)]
+        return Total.of([*charges, charge]).within(owner.allowance)
+
+    def exceeded(self, book: Book) -> BudgetExceeded:
+        """The refusal, with what would still fit."""
+        owner = book.dataset(self.dataset)
+        charge = restated(self.guarantee, owner.adjacency, owner.unit)
+        charges = [one.charge for one in book.charged(self.dataset)]
+        factor = noise_factor(charges, charge, owner.allowance)
+        fits = replace(what_fits(charges, owner.allowance), noise_factor=factor)
+        spent, delta = Total.of(charges), owner.allowance.delta
+        if delta is None:
+            had, asks = f"mu {rounded_up(spent.mu)}", f"mu {rounded_up(Total.of([charge]).mu)}"
+        else:
+            had = f"epsilon {rounded_up(spent.epsilon(delta))}"
+            asks = f"epsilon {rounded_up(Total.of([charge]).epsilon(delta))}"
+        more = f", or this plan with at least {factor:.4g} times its noise" if factor else ""
+        runs = "1 run" if len(charges) == 1 else f"{len(charges)} runs"
+        return BudgetExceeded(
+            f"the budget of {self.dataset!r} ({owner.allowance.describe()}) has {had} reserved in "
+            f"{runs} and no room for this one ({asks} by itself); still possible: "
+            f"{fits.describe()}{more}",
+            fits,
+        )
+
+
+def other_data(dataset: str) -> SordinoError:
+    return SordinoError(
+        f"these are other data than those the ledger knows as {dataset!r}; register them under their "
+        "own name"
+    )

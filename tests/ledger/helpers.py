@@ -1,0 +1,33 @@
+"""Runs that cost a known amount, without the work of planning them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sordino.ledger.composition import Charge
+from sordino.privacy.amplification import SampledGaussian
+from sordino.privacy.guarantee import Guarantee
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Stands for a plan."""
+
+    guarantee: Charge
+    recipe: str = "test"
+    detail: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"guarantee": self.guarantee.to_json(), "detail": self.detail}
+
+
+def gaussian(mu: float, adjacency: str = "zero-out", unit: str = "example") -> Costs:
+    return Costs(Guarantee.gaussian(mu, adjacency=adjacency, unit=unit, participation="once"))
+
+
+def poisson(
+    noise: float = 1.0, rate: float = 0.01, steps: int = 100, adjacency: str = "add-remove"
+) -> Costs:
+    part = SampledGaussian(noise, 1.0, rate, steps, "poisson", adjacency)
+    return Costs(Guarantee(0.0, adjacency, "example", "at random", "amplified", (part,)))
