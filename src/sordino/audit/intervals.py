@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
 from sordino.errors import SordinoError
@@ -48,6 +50,38 @@ def hockey_stick(
     factor = math.exp(epsilon)
     estimate = (hits_a - factor * hits_b) / runs
     return low_a - factor * high_b, estimate, high_a - factor * low_b
+
+
+def epsilon_of_event(hits_a: int, hits_b: int, runs: int, delta: float, tail: float) -> float:
+    """A lower bound on epsilon at `delta`, ``log((P_a(E) - delta) / P_b(E))``, for one event E.
+
+    Each of the two Clopper-Pearson bounds is missed with probability at most `tail`.
+    """
+    low, high = proportion(hits_a, runs, tail)[0], proportion(hits_b, runs, tail)[1]
+    return max(0.0, math.log((low - delta) / high)) if low > delta else 0.0
+
+
+def best_epsilon_threshold(
+    without: NDArray[np.float64],
+    having: NDArray[np.float64],
+    runs: int,
+    delta: float,
+    tail: float,
+) -> float:
+    """The threshold whose event should give the largest `epsilon_of_event` in `runs` further runs.
+
+    Chosen on samples that are used for nothing else. Rates that are too small to be seen there count
+    as one hit, so that the choice does not run into the tail.
+    """
+    thresholds = np.sort(having)[:: max(1, len(having) // 200)]
+    above = 1 - np.searchsorted(np.sort(having), thresholds, side="right") / len(having)
+    others = 1 - np.searchsorted(np.sort(without), thresholds, side="right") / len(without)
+    others = np.maximum(others, 1 / len(without))
+    bounds = [
+        epsilon_of_event(round(p * runs), round(q * runs), runs, delta, tail)
+        for p, q in zip(above, others, strict=True)
+    ]
+    return float(thresholds[int(np.argmax(bounds))])
 
 
 def equivalent_mu(epsilon: float, delta: float) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +34,9 @@ from sordino.engine.loop import (
 )
 from sordino.engine.run import Run, check_rows, to_device
 from sordino.mechanisms.base import Mechanism
+from sordino.mechanisms.gaussian import KEY_WORDS
+from sordino.mechanisms.gaussian import noise_keys as keys_from
+from sordino.mechanisms.lattice import LatticeNoise, Variances
 from sordino.planning import Plan
 from sordino.population import Population
 from sordino.privacy.values import PrivateEstimate
@@ -42,6 +45,7 @@ from sordino.updates.base import StepInfo, Update
 # Numbers that the runs of one batch may hold in their records (16 MB).
 BATCH_ENTRIES = 1 << 22
 MOST_AT_ONCE = 2000
+MOST_ON_LATTICE = 250
 
 
 class Releases(NamedTuple):
@@ -127,10 +131,36 @@ class Recording(Run):
         other._data, other._valid = prepare_data(self.program.stream, to_device(data), self._order)
         return other
 
+    def without(self, row: int) -> Recording:
+        """The same run with one row's contributions replaced by zero (zero-out adjacency)."""
+        other = copy(self)
+        place = row if self._order is None else int(np.flatnonzero(self._order == row)[0])
+        other._valid = self._valid.at[place].set(0.0)
+        return other
+
+    @property
+    def sources(self) -> tuple[Any, jax.Array]:
+        """Prepared data and the mask of valid rows, in the order of the batches."""
+        return self._data, self._valid
+
+    @property
+    def point(self) -> Any:
+        """Parameters before the first step."""
+        return self._carry.params
+
+    def inputs(self) -> StepInputs:
+        """The numbers of all steps; reshuffled batches with their rows."""
+        picked = None
+        if not self.program.sliced and not self.plan.population.is_secret:
+            picked = batch_indices(self.plan.population, self.key, 0, self.steps)
+        return self._schedule.inputs(0, self.steps, picked)
+
     def at_once(self) -> int:
         """How many runs are mapped together."""
         entries = self.steps * self.size * (2 * self.plan.contribution.channels + 2)
-        return max(1, min(MOST_AT_ONCE, BATCH_ENTRIES // entries))
+        # The host makes the noise of a lattice run by run: none should be made for nothing.
+        most = MOST_AT_ONCE if self.plan.lattice is None else MOST_ON_LATTICE
+        return max(1, min(most, BATCH_ENTRIES // entries))
 
     def releases(self, seed: int, runs: int) -> Iterator[Releases]:
         """The releases of `runs` runs, a batch of them at a time; `seed` names their keys."""
@@ -140,8 +170,27 @@ class Recording(Run):
             sums, points = self._batch(seed, begin, width)
             yield Releases(sums[: runs - begin], points[: runs - begin])
 
+    def _lattice_noise_of(self, key: RunKey) -> LatticeNoise:
+        """The discrete noise of another key's run."""
+        size = self.size * self.plan.contribution.channels
+        return LatticeNoise(self.plan.mechanism, self._variances, size, key.derive)
+
+    @cached_property
+    def _variances(self) -> Variances:
+        return self.plan.noise_variances()
+
+    def _lattice_rows(self, sources: list[LatticeNoise], first: int, end: int) -> NDArray[np.int32]:
+        """The runs' discrete noise for a chunk of steps, int32 (runs, steps, channels x d)."""
+        rows = np.stack([source.rows(first, end - first) for source in sources])
+        return rows if self._schedule.noise_stds.any() else np.zeros_like(rows)
+
     def _batch(self, seed: int, begin: int, width: int) -> Releases:
         keys = noise_keys(seed, begin, width)
+        lattice = None
+        if self.plan.lattice is not None:
+            lattice = [
+                self._lattice_noise_of(run_key(seed, i)) for i in range(begin, begin + width)
+            ]
         carry: Any = jax.tree.map(
             lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), (width, *np.shape(leaf))), self._carry
         )
@@ -162,7 +211,7 @@ class Recording(Run):
                 self._data,
                 self._valid,
                 self.plan.mechanism,
-                keys,
+                keys if lattice is None else self._lattice_rows(lattice, first, end),
                 self._constants,
                 self._schedule.inputs(first, end - first, None),
                 picked,
@@ -204,9 +253,11 @@ def run_key(seed: int, i: int) -> RunKey:
 @lru_cache(maxsize=32)
 def noise_keys(seed: int, begin: int, count: int) -> jax.Array:
     """The keys of `RunKey.noise_key("gradient")` for some runs, as one array (count,)."""
-    secrets = [run_key(seed, i).derive("noise/gradient")[:8] for i in range(begin, begin + count)]
-    words: Any = np.frombuffer(b"".join(secrets), np.uint32).reshape(count, 2)
-    return jax.random.wrap_key_data(words, impl="threefry2x32")
+    size = 4 * KEY_WORDS
+    secrets = [
+        run_key(seed, i).derive("noise/gradient")[:size] for i in range(begin, begin + count)
+    ]
+    return keys_from(np.frombuffer(b"".join(secrets), "<u4").reshape(count, KEY_WORDS))
 
 
 @lru_cache(maxsize=32)

@@ -1,7 +1,8 @@
 r"""A white-box audit: the real loop, thousands of times, on two neighbouring data sets.
 
-    result = audit(plan)                      # 10,000 runs with the worst example, 10,000 without
-    result.mu_low, result.mu_high, print(result.verdict())
+    result = white_box(plan)                  # 10,000 runs with the worst example, 10,000 without
+    result.mu_low, result.epsilon_low, print(result.verdict())
+    result = white_box(plan, loss, params, data)   # the same with a loss or a `Stream` of your own
 
 The attacker knows the plan and everything but the one example, sees every release, and computes
 from them one number per run, from which mu is estimated with a confidence interval.
@@ -21,12 +22,18 @@ help another attacker. So a pilot, of a fifth of the runs, also fits the best li
 discriminant) and, for secret batches, the best threshold to what is really released; if that is
 clearly better there, it is the attack that the main runs are scored by. The choice is made before
 those are drawn, so that the interval is valid for either.
+
+**Epsilon.** Where the releases are Gaussian the lower bound on epsilon at the plan's delta is that of
+`mu_low`. Elsewhere it is that of one more event E, chosen on the pilot: ``P(E) <= e^eps Q(E) + delta``
+with Clopper-Pearson bounds for both sides. All bounds that can raise the alarm together are missed
+with probability ``1 - confidence`` at most.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -41,10 +48,20 @@ from sordino.audit.canary import (
     scripted_loss,
     starting_point,
 )
-from sordino.audit.intervals import Interval, equivalent_mu, hockey_stick, separation
+from sordino.audit.curves import Points, measured_curve
+from sordino.audit.intervals import (
+    Interval,
+    best_epsilon_threshold,
+    epsilon_of_event,
+    equivalent_mu,
+    hockey_stick,
+    separation,
+)
 from sordino.audit.recording import Recording
-from sordino.errors import SordinoError, require_count, require_fraction
+from sordino.errors import SordinoError, require_count, require_fraction, require_positive
 from sordino.planning import Plan
+from sordino.privacy.gdp import MAX_MU, epsilon_from_mu
+from sordino.privacy.guarantee import Guarantee
 
 Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]
@@ -52,6 +69,8 @@ Score = Callable[[Array, Array, float, float], Interval]
 
 RUNS = 10_000
 CONFIDENCE = 0.999
+# Where epsilon is stated, if the plan names no delta.
+DELTA = 1e-5
 # A pilot of this share of the runs chooses the attack.
 PILOT = 0.2
 # The learned attack is scored on the runs it was fitted to, so it must be better by this much.
@@ -68,9 +87,13 @@ class AuditResult:
       mu_low, mu_estimate, mu_high: the attack's mu, with a two-sided interval.
       mu_claimed: what the plan states.
       runs: how many with the canary, and as many without.
-      confidence: of the interval.
-      attack: "planned" or "learned".
-      epsilon: for secret batches, where the two privacy curves were compared.
+      confidence: of the interval, and of the alarm.
+      attack: "planned", "learned" or, for a stream of one's own, "likelihood".
+      epsilon: where two privacy curves were compared; None where mu was measured directly.
+      delta: where epsilon is stated.
+      epsilon_low, epsilon_claimed: a lower bound on epsilon at `delta` from the runs, and the claim.
+      curve: (false positive rate, true positive rate) of the attack.
+      guarantee: the claim in full.
     """
 
     recipe: str
@@ -82,11 +105,16 @@ class AuditResult:
     confidence: float
     attack: str = "planned"
     epsilon: float | None = None
+    delta: float = DELTA
+    epsilon_low: float = 0.0
+    epsilon_claimed: float = math.inf
+    curve: Points = ()
+    guarantee: Guarantee | None = None
 
     @property
     def violates(self) -> bool:
         """Whether the loop leaks more than its plan states, at this confidence."""
-        return self.mu_low > self.mu_claimed
+        return self.mu_low > self.mu_claimed or self.epsilon_low > self.epsilon_claimed
 
     @property
     def ratio(self) -> float:
@@ -98,39 +126,108 @@ class AuditResult:
         found = (
             f"mu between {self.mu_low:.4g} and {self.mu_high:.4g} (estimate {self.mu_estimate:.4g})"
         )
-        at = "" if self.epsilon is None else f" at epsilon {self.epsilon:g}"
-        stated = (
-            f"{self.confidence:.1%} confidence, {self.runs:,} runs with and without one example"
+        at = "" if self.epsilon is None else f" at epsilon {self.epsilon:.4g}"
+        stated = f"{percent(self.confidence)} confidence, {self.runs:,} runs with and without one example"
+        bound = (
+            f"epsilon at least {self.epsilon_low:.4g} at delta {self.delta:g}, where "
+            f"{self.epsilon_claimed:.4g} is claimed"
         )
         if self.violates:
             return (
                 f"{self.recipe} leaks more than its plan states: {found}{at}, where {self.mu_claimed:.4g} "
-                f"is claimed ({stated})."
+                f"is claimed; {bound} ({stated})."
             )
         return (
             f"{self.recipe} keeps its word: {found}{at}, {self.ratio:.1%} of the claimed "
-            f"{self.mu_claimed:.4g} ({stated})."
+            f"{self.mu_claimed:.4g}; {bound} ({stated})."
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for continuous integration; infinite claims become null."""
+        data = {**asdict(self), "kind": "white-box", "exceeded": self.violates}
+        data["epsilon_claimed"] = finite(self.epsilon_claimed)
+        data["guarantee"] = None if self.guarantee is None else self.guarantee.to_json()
+        return {**data, "verdict": self.verdict()}
 
-def audit(
+
+def percent(share: float) -> str:
+    """A confidence as people write it: 0.999 is 99.9 %, with as many nines as there are."""
+    return f"{100 * share:.6g}%"
+
+
+def finite(value: float) -> float | None:
+    """`value`, or None where it is infinite: JSON has no infinity."""
+    return value if math.isfinite(value) else None
+
+
+def white_box(
     plan: Plan,
+    loss: Any | None = None,
+    params: Any | None = None,
+    data: Any | None = None,
     *,
+    example: int | None = None,
+    instead: Any | None = None,
+    regularizer: Callable[[Any], Any] | None = None,
     runs: int = RUNS,
     confidence: float = CONFIDENCE,
-    epsilon: float = 1.0,
+    epsilon: float | None = None,
+    delta: float | None = None,
     seed: int = 0,
 ) -> AuditResult:
-    """Audit a plan; it is run on a small scripted model, so plan a short run for few examples.
+    """Audit a plan, or a plan with a loss or stream of your own.
+
+    Alone, the plan is run on a small scripted model whose one special example attains the plan's
+    bounds. With `loss`, `params` and `data` it is your code that runs, on your data, and the special
+    example is one of your rows.
 
     Args:
-      plan: a private plan.
-      runs: with the canary; as many without, and a fifth more of both for the pilot.
-      confidence: of the interval of mu.
-      epsilon: where an amplified plan's privacy curve is compared.
+      plan: a private plan; plan a short run for few examples.
+      loss, params, data: as for `sordino.train`.
+      example: the row that is there in one world only; by default the one that adds most.
+      instead: for replace-one plans, what takes its place: one example, without the leading axis.
+      regularizer: as for `sordino.train`.
+      runs: with the example; as many without, and a fifth more of both for the pilot.
+      confidence: of the interval of mu, and that no false alarm is raised.
+      epsilon: where privacy curves are compared, if mu cannot be measured directly; by default 1,
+        and for your own data where the claimed curve is steep.
+      delta: where epsilon is stated; by default the plan's, else 1e-5.
       seed: of the audit's run keys.
     """
-    return Neighbours.of(plan).audit(runs=runs, confidence=confidence, epsilon=epsilon, seed=seed)
+    settings: dict[str, Any] = {"runs": runs, "confidence": confidence, "seed": seed}
+    settings |= {"epsilon": epsilon, "delta": delta}
+    if loss is None:
+        if not (params is data is example is instead is regularizer is None):
+            raise SordinoError("give loss, params and data together, or the plan alone")
+        return Neighbours.of(plan).audit(**settings)
+    if params is None or data is None:
+        raise SordinoError("an audit of your own loss or stream needs params and data as well")
+    from sordino.audit.own import OwnNeighbours
+
+    pair = OwnNeighbours.of(
+        plan, loss, params, data, example=example, instead=instead, regularizer=regularizer
+    )
+    return pair.audit(**settings)
+
+
+# The name that earlier code knows.
+audit = white_box
+
+
+def stated_delta(plan: Plan, delta: float | None) -> float:
+    """The delta at which an audit states epsilon."""
+    if delta is not None:
+        return require_fraction("delta", delta)
+    for known in (plan.delta, plan.guarantee.delta_hint):
+        if known is not None:
+            return known
+    return DELTA
+
+
+def check_auditable(plan: Plan) -> None:
+    """Refuse plans that promise nothing."""
+    if not plan.guarantee.is_private:
+        raise SordinoError(f"{plan.recipe} promises no privacy: there is nothing to audit")
 
 
 @dataclass(frozen=True)
@@ -148,6 +245,7 @@ class Neighbours:
     @classmethod
     def of(cls, plan: Plan, canary: Canary | None = None) -> Neighbours:
         """The pair of a plan, its clock read off a run without noise."""
+        check_auditable(plan)
         canary = Canary.of(plan) if canary is None else canary
         stopped = canary.data(plan, 0.0, np.zeros(plan.population.steps - 1))
         run = Recording(plan, scripted_loss, starting_point(), stopped, regularizer=drive_clock)
@@ -164,43 +262,38 @@ class Neighbours:
         *,
         runs: int = RUNS,
         confidence: float = CONFIDENCE,
-        epsilon: float = 1.0,
+        epsilon: float | None = None,
+        delta: float | None = None,
         seed: int = 0,
     ) -> AuditResult:
-        """See `audit`."""
+        """See `white_box`."""
         runs = require_count("runs", runs, minimum=100)
         require_fraction("confidence", confidence)
+        at = 1.0 if epsilon is None else require_positive("epsilon", epsilon)
         guarantee = self.plan.guarantee
-        scored = _by_event if guarantee.is_amplified else _by_means
-        attack, statistic = self._chosen_attack(
-            scored, max(100, round(PILOT * runs)), epsilon, seed
-        )
+        scored = by_event if guarantee.is_amplified else _by_means
+        pilot = [
+            np.concatenate(list(self.features(world, self._seed(seed, world, 1), pilot_of(runs))))
+            for world in (0, 1)
+        ]
+        attack, statistic = self._chosen_attack(scored, pilot[0], pilot[1], at)
         values = self._values(statistic, runs, seed)
-        low, estimate, high = scored(*values, epsilon, confidence)
-        claimed = guarantee.mu
-        if guarantee.is_amplified:
-            claimed = equivalent_mu(epsilon, guarantee.delta(epsilon))
-        return AuditResult(
-            recipe=self.plan.recipe,
-            mu_low=low,
-            mu_estimate=estimate,
-            mu_high=high,
-            mu_claimed=claimed,
-            runs=runs,
+        return result_of(
+            self.plan,
+            attack,
+            scored(*values, at, confidence),
+            (statistic(pilot[0]), statistic(pilot[1])),
+            values,
+            epsilon=at if guarantee.is_amplified else None,
+            delta=stated_delta(self.plan, delta),
             confidence=confidence,
-            attack=attack,
-            epsilon=epsilon if guarantee.is_amplified else None,
         )
 
     def _chosen_attack(
-        self, scored: Score, pilot: int, epsilon: float, seed: int
+        self, scored: Score, without: Array, having: Array, epsilon: float
     ) -> tuple[str, Statistic]:
         """The best attack on a pilot of runs that are used for nothing else."""
         planned = self.planned_statistic()
-        without, having = (
-            np.concatenate(list(self.features(world, self._seed(seed, world, 1), pilot)))
-            for world in (0, 1)
-        )
         candidates: list[tuple[str, Statistic]] = []
         learned = _discriminant(without, having)
         if learned is not None:
@@ -260,9 +353,9 @@ class Neighbours:
         def ratio(x: Array) -> Array:
             along = np.einsum("rsi,si->rs", x[:, 0], shift) / scale**2
             half = (size / scale) ** 2 / 2
-            loss = _log_mixture(along - half, rates)
+            loss = log_mixture(along - half, rates)
             if opposite:
-                loss -= _log_mixture(-along - half, rates)
+                loss -= log_mixture(-along - half, rates)
             return loss.sum(axis=1)
 
         return ratio
@@ -279,6 +372,58 @@ class Neighbours:
         return self.plan.population.batch_sizes()
 
 
+def pilot_of(runs: int) -> int:
+    """How many runs choose the attack."""
+    return max(100, round(PILOT * runs))
+
+
+def result_of(
+    plan: Plan,
+    attack: str,
+    interval: Interval,
+    pilot: tuple[Array, Array],
+    values: tuple[Array, Array],
+    *,
+    epsilon: float | None,
+    delta: float,
+    confidence: float,
+) -> AuditResult:
+    """The result of an attack whose statistic has these values in each world (without, having).
+
+    With an `epsilon`, mu is that of a privacy curve, and epsilon needs an event of its own.
+    """
+    guarantee = plan.guarantee
+    low, estimate, high = (float(end) for end in interval)
+    runs = len(values[0])
+    if epsilon is None:
+        claimed = guarantee.mu
+        # Without any noise, mu has no bound; what is above this one protects nobody.
+        epsilon_low = epsilon_from_mu(min(max(low, 0.0), MAX_MU), delta)
+    else:
+        claimed = equivalent_mu(epsilon, guarantee.delta(epsilon))
+        # The interval's lower end uses half of the error; this bound has the other half.
+        tail = (1 - confidence) / 4
+        threshold = best_epsilon_threshold(*pilot, runs, delta, tail)
+        hits = int((values[1] > threshold).sum()), int((values[0] > threshold).sum())
+        epsilon_low = epsilon_of_event(*hits, runs, delta, tail)
+    return AuditResult(
+        recipe=plan.recipe,
+        mu_low=low,
+        mu_estimate=estimate,
+        mu_high=high,
+        mu_claimed=claimed,
+        runs=runs,
+        confidence=confidence,
+        attack=attack,
+        epsilon=epsilon,
+        delta=delta,
+        epsilon_low=epsilon_low,
+        epsilon_claimed=guarantee.epsilon(delta),
+        curve=measured_curve(*values),
+        guarantee=guarantee,
+    )
+
+
 def _clock_ticks(run: Recording) -> Array:
     """Clock values half-way between the steps (steps - 1,), from a run without noise."""
     clock = next(run.silenced().releases(0, 1)).points[0, :, 0].astype(np.float64)
@@ -289,7 +434,7 @@ def _clock_ticks(run: Recording) -> Array:
     return (clock[1:] + clock[:-1]) / 2
 
 
-def _log_mixture(log_ratio: Array, rates: Array) -> Array:
+def log_mixture(log_ratio: Array, rates: Array) -> Array:
     """``log(1 - q + q e^l)`` of each step."""
     with np.errstate(divide="ignore"):  # a rate of 1 leaves nothing of the first part
         return np.logaddexp(np.log1p(-rates), np.log(rates) + log_ratio)
@@ -308,7 +453,7 @@ def _by_means(without: Array, having: Array, epsilon: float, confidence: float) 
     )
 
 
-def _by_event(without: Array, having: Array, epsilon: float, confidence: float) -> Interval:
+def by_event(without: Array, having: Array, epsilon: float, confidence: float) -> Interval:
     """mu of the privacy curve through delta(epsilon) of the event "the ratio exceeds epsilon"."""
     hits = int((having > epsilon).sum()), int((without > epsilon).sum())
     interval = hockey_stick(*hits, len(having), epsilon, confidence)
