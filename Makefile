@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test test-slow lint format bench clean
+.PHONY: help demo test test-slow fuzz lint format bench clean
 
 help:
 	@echo "make demo       train a private model on real data and write a report"
 	@echo "make test       lint, type check and test"
 	@echo "make test-slow  the long tests"
+	@echo "make fuzz       coverage-guided fuzzing of every reader (docs/robustness.md)"
 	@echo "make bench      the benchmarks of docs/benchmarks.md"
 
 $(VENV)/.python:
@@ -34,6 +35,10 @@ test: $(VENV)/.dev lint
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m slow --durations=10
 
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
+	$(BIN)/python -m fuzz all --inputs 120000
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -47,4 +52,4 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) demo-output .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) demo-output .pytest_cache .ruff_cache .mypy_cache .fuzz

@@ -13,7 +13,9 @@ ROOT = Path(sordino.__file__).parent
 
 # From the ground up. A module may import from its own room and from lower floors.
 FLOORS: list[set[str]] = [
-    {"errors", "_version", "_files"},
+    {"errors", "_version"},
+    {"_files"},
+    {"keystore"},
     {"privacy"},
     {"losses", "population"},
     {"streams", "mechanisms", "schedules"},
@@ -21,6 +23,7 @@ FLOORS: list[set[str]] = [
     {"accounting", "recipes"},
     {"planning"},
     {"comparison"},
+    {"ledger"},
     {"engine"},
     {"influence"},
     {"audit"},
@@ -78,13 +81,13 @@ def test_every_module_has_a_floor() -> None:
     assert rooms == set(FLOOR)
 
 
-def test_jax_privacy_is_imported_in_one_module_only() -> None:
+def test_jax_privacy_is_imported_in_one_module_of_a_room_only() -> None:
     users = [
         path.relative_to(ROOT).as_posix()
         for path in modules()
         if "import jax_privacy" in path.read_text() or "from jax_privacy" in path.read_text()
     ]
-    assert users == ["mechanisms/_jax_privacy.py"]
+    assert users == ["audit/_jax_privacy.py", "mechanisms/_jax_privacy.py"]
 
 
 def test_import_stays_light() -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sordino._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from sordino import audit as audit
     from sordino.comparison import compare_recipes as compare_recipes
     from sordino.engine.keys import RunKey as RunKey
     from sordino.engine.session import Session as Session
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
     from sordino.errors import PlanMismatchError as PlanMismatchError
     from sordino.errors import PrivacyWarning as PrivacyWarning
     from sordino.errors import SordinoError as SordinoError
+    from sordino.ledger import BudgetExceeded as BudgetExceeded
+    from sordino.ledger import Ledger as Ledger
     from sordino.models.estimators import PrivateClassifier as PrivateClassifier
     from sordino.models.estimators import PrivateRegressor as PrivateRegressor
+    from sordino.models.search import PrivateSearch as PrivateSearch
     from sordino.planning import Plan as Plan
     from sordino.planning import compare as compare
     from sordino.planning import plan as plan
@@ -36,12 +40,15 @@ if TYPE_CHECKING:
     from sordino.schedules.public import PublicData as PublicData
 
 _WHERE = {
+    "BudgetExceeded": "sordino.ledger",
     "Guarantee": "sordino.privacy.guarantee",
+    "Ledger": "sordino.ledger",
     "Plan": "sordino.planning",
     "PlanMismatchError": "sordino.errors",
     "PrivacyWarning": "sordino.errors",
     "PrivateClassifier": "sordino.models.estimators",
     "PrivateRegressor": "sordino.models.estimators",
+    "PrivateSearch": "sordino.models.search",
     "PublicData": "sordino.schedules.public",
     "Result": "sordino.engine.train",
     "RunKey": "sordino.engine.keys",
@@ -55,10 +62,15 @@ _WHERE = {
     "train": "sordino.engine.train",
 }
 
-__all__ = ["__version__", *_WHERE]
+# Packages with a public surface of their own.
+_PACKAGES = ("audit",)
+
+__all__ = ["__version__", *_PACKAGES, *_WHERE]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"sordino.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module 'sordino' has no attribute {name!r}")
     value = getattr(import_module(_WHERE[name]), name)

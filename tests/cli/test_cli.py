@@ -170,9 +170,19 @@ def test_every_option_reaches_the_plan() -> None:
 
 
 def test_plan_from_noise() -> None:
-    result = run(*PLAN, "--noise", 10)
+    result = run(*PLAN, "--noise-multiplier", 10)
     assert result.exit_code == 0
     assert "-GDP" in result.stdout
+
+
+def test_plan_with_discrete_noise() -> None:
+    result = run(*PLAN, *BUDGET, "--noise", "discrete")
+    assert result.exit_code == 0
+    words = " ".join(result.stdout.split())
+    assert "discrete noise in multiples of 2^" in words
+    assert "up to a total variation of" in words
+    made = Plan.from_json(json.loads(run(*PLAN, *BUDGET, "--noise", "discrete", "--json").stdout))
+    assert (made.noise_kind, made.mechanism.kind) == ("discrete", "tree")
 
 
 def test_compare_ranks_and_concludes() -> None:
@@ -232,7 +242,7 @@ def test_bad_delta(amount: str) -> None:
     [
         ([*PLAN], ["give a budget"]),
         ([*PLAN, "--epsilon", "1"], ["delta is missing"]),
-        ([*PLAN, *BUDGET, "--noise", "1"], ["either epsilon", "or noise"]),
+        ([*PLAN, *BUDGET, "--noise-multiplier", "1"], ["either epsilon", "or noise"]),
         ([*PLAN, *BUDGET, "--steps", "5"], ["exactly one of epochs and steps"]),
         ([*PLAN, *BUDGET, "--batch-size", "1001"], ["larger than the 1,000 examples"]),
         ([*PLAN, *BUDGET, "--batch-size", "0"], ["batch_size must be a whole number"]),
@@ -259,7 +269,10 @@ def test_bad_delta(amount: str) -> None:
         ([*PLAN, *BUDGET, "--gamma", "0.5"], ["dp-memf has no option 'gamma'"]),
         ([*PLAN, *BUDGET, "--schedule", "expo"], ["did you mean 'exponential'?"]),
         (["plan", "sgd", *PLAN[2:], *BUDGET], ["sgd is not private: it takes no epsilon"]),
-        ([*COMPARE[:-4], "--noise", "1"], ["give epsilon and delta, not noise"]),
+        ([*COMPARE[:-4], "--noise-multiplier", "1"], ["give epsilon and delta, not noise"]),
+        ([*COMPARE, "--noise", "discrete"], ["a comparison is of gaussian noise"]),
+        ([*PLAN, *BUDGET, "--noise", "1.5"], ["noise_multiplier='1.5'"]),
+        ([*PLAN, *BUDGET, "--noise", "discrete", "--mechanism", "blt"], ["on no lattice"]),
     ],
 )
 def test_bad_plans(arguments: list[str], words: list[str]) -> None:

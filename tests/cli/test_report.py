@@ -161,7 +161,7 @@ def test_report_is_a_pure_function_and_written_atomically(small: Plan, tmp_path:
 
 PLANS = {
     "one step": {"recipe": "dp-gd", "examples": 50, "steps": 1, "epsilon": 2.0, "delta": 1e-3},
-    "noise only": {"recipe": "dp-gd", "examples": 50, "steps": 3, "noise": 5.0},
+    "noise only": {"recipe": "dp-gd", "examples": 50, "steps": 3, "noise_multiplier": 5.0},
     "poisson": {
         "recipe": "dp-sgd",
         "examples": 1000,

@@ -33,7 +33,13 @@ def multiclass(n: int = 60, d: int = 5, k: int = 3, seed: int = 0) -> tuple[np.n
 
 def quiet_plan(recipe: str = "dp-sgd", **options: Any) -> Plan:
     """A plan with no noise to speak of."""
-    settings = {"examples": 60, "batch_size": 16, "steps": 10, "noise": NO_NOISE, **options}
+    settings = {
+        "examples": 60,
+        "batch_size": 16,
+        "steps": 10,
+        "noise_multiplier": NO_NOISE,
+        **options,
+    }
     if recipe == "dp-gd":
         settings.pop("batch_size")
     return sordino.plan(recipe, **settings)

@@ -21,7 +21,7 @@ START = np.zeros(5, np.float32)
 
 
 def make(recipe: str = "dp-memf", **options: Any) -> Any:
-    settings = {"examples": 60, "batch_size": 16, "steps": 10, "noise": 0.7, **options}
+    settings = {"examples": 60, "batch_size": 16, "steps": 10, "noise_multiplier": 0.7, **options}
     return sordino.plan(recipe, **settings)
 
 

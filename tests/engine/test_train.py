@@ -15,7 +15,7 @@ from .helpers import MECHANISMS, binary, quiet_plan
 
 
 def noisy_plan(**options):
-    settings = {"examples": 60, "batch_size": 16, "steps": 30, "noise": 1.0, **options}
+    settings = {"examples": 60, "batch_size": 16, "steps": 30, "noise_multiplier": 1.0, **options}
     return sordino.plan("dp-memf", **settings)
 
 

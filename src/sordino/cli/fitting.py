@@ -17,23 +17,26 @@ CLASSIFICATION = "classification"
 ACCURACY, ERROR = "accuracy", "root mean squared error"
 
 
-class _Classifier(PrivateClassifier):
-    """Shows the plan before the first record is used."""
+class _OfTable:
+    """Shows the plan before the first record is used; a ledger knows the data by the whole table."""
+
+    frame: Any = None
 
     def _plan(self, *arguments: Any) -> Plan:
-        return _shown(super()._plan(*arguments))
+        plan: Plan = super()._plan(*arguments)  # type: ignore[misc]
+        show_plan(plan)
+        return plan
+
+    def _identified_by(self, X: Any) -> Any:
+        return X if self.frame is None else self.frame
 
 
-class _Regressor(PrivateRegressor):
-    """Shows the plan before the first record is used."""
-
-    def _plan(self, *arguments: Any) -> Plan:
-        return _shown(super()._plan(*arguments))
+class _Classifier(_OfTable, PrivateClassifier):
+    pass
 
 
-def _shown(plan: Plan) -> Plan:
-    show_plan(plan)
-    return plan
+class _Regressor(_OfTable, PrivateRegressor):
+    pass
 
 
 def fit(
@@ -58,12 +61,15 @@ def fit(
         model = _Classifier(classes=schema.classes, verbose=1, **public, **settings)
     else:
         model = _Regressor(target_bounds=schema.target_bounds, verbose=1, **public, **settings)
+    model.frame = frame
     try:
         watched = None
         if test is not None:
             test_features, test_target = schema.split(test)
             watched = (test_features, test_target.to_numpy())
-        return model.fit(features, target.to_numpy(), public=watched)
+        fitted = model.fit(features, target.to_numpy(), public=watched)
+        fitted.frame = None
+        return fitted
     except SordinoError:
         raise
     except ValueError as error:

@@ -1,5 +1,5 @@
 """The command line: ``sordino plan``, ``recipes``, ``train``, ``predict``, ``demo``,
-``calibration``.
+``calibration``, ``audit``, ``ledger``.
 
 Heavy imports happen inside the commands, so that ``sordino --help`` answers at once. Bad input ends
 in one line on standard error and exit code 2; Ctrl-C in exit code 130.
@@ -7,15 +7,23 @@ in one line on standard error and exit code 2; Ctrl-C in exit code 130.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import _thread
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from sordino._version import __version__
+from sordino.cli.audit import app as audit
 from sordino.cli.calibration import calibration
 from sordino.cli.console import err, say_error, spoken_warnings
 from sordino.cli.demo import demo
+from sordino.cli.ledger import app as ledger
 from sordino.cli.plan import plan
 from sordino.cli.predict import predict
 from sordino.cli.recipes import recipes
@@ -58,6 +66,8 @@ app = typer.Typer(
 )
 for command in (plan, recipes, train, predict, demo, calibration):
     app.command()(command)
+app.add_typer(audit, name="audit")
+app.add_typer(ledger, name="ledger")
 
 
 def _print_version(wanted: bool) -> None:
@@ -80,7 +90,44 @@ def _options(
 
 def main() -> None:
     """The entry point."""
-    app()
+    sys.unraisablehook = _insisting(sys.unraisablehook)
+    try:
+        app()
+    except KeyboardInterrupt:
+        # Before a command began, or while it was being cleaned up after: no traceback there either.
+        _leave()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            _leave()
+        raise
+
+
+def _insisting(before: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A hook that raises Ctrl-C again where it got lost.
+
+    It may arrive inside a callback of the garbage collector, of which jax has one: the interpreter
+    prints the exception there, and goes on.
+    """
+
+    def hook(lost: Any) -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            threading.Timer(0.05, _thread.interrupt_main).start()
+        else:
+            before(lost)
+
+    return hook
+
+
+def _leave() -> NoReturn:
+    """End an interrupted process at once, when everything has been said and tidied up.
+
+    The steps in flight go on in threads of their own, which crash the interpreter if it is taken
+    down around them.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sordino.cli.console import out, show_guarantee, show_scores, spoken_warnings
+from sordino.cli.console import err, out, show_guarantee, show_scores, spoken_warnings
 from sordino.errors import SordinoError, nearest, require_choice, require_positive
 
 if TYPE_CHECKING:
@@ -48,21 +50,47 @@ def train(
     unit: Annotated[str, typer.Option(help="Whose data a row is: example, user, client.")] = (
         "example"
     ),
+    noise: Annotated[
+        str, typer.Option(help="gaussian, or discrete: exact on a lattice, slower.")
+    ] = "gaussian",
+    ledger: Annotated[
+        Path | None,
+        typer.Option(envvar="SORDINO_LEDGER", help="The ledger that keeps the data set's budget."),
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="The data set's name in the ledger. Default: the file's.")
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on from a checkpoint, and start nothing if there is none."
+        ),
+    ] = False,
+    restart: Annotated[
+        bool,
+        typer.Option("--restart", help="Drop an interrupted run and start anew, at its own cost."),
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace an earlier run's folder.")
     ] = False,
 ) -> None:
-    """Train a private linear model on a table; write the model, plan, guarantee and report."""
+    """Train a private linear model on a table; write the model, plan, guarantee and report.
+
+    A run that was interrupted goes on when the same command is given again.
+    """
     from sordino.cli.output import check_free, staged_folder, write_run
 
     folder = out_folder if out_folder is not None else _beside(file)
+    checkpoint = settle_checkpoint(folder, resume=resume, restart=restart)
     check_free(folder, force=force)
     # Checked again when planning; here so that a typo does not wait for a large file.
     require_choice("task", task, TASKS)
     require_positive("epsilon", epsilon)
+    charged = check_account(ledger, dataset, file)
 
     from sordino.datasets import read_table
     from sordino.engine.compilation import use_compilation_cache
+    from sordino.engine.recovery import forget
 
     with spoken_warnings() as notes:
         frame = read_table(file)
@@ -80,10 +108,13 @@ def train(
             "batch_size": batch_size,
             "adjacency": adjacency,
             "unit": unit,
+            "noise": noise,
+            "checkpoint": str(checkpoint),
         }
+        settings |= charged
         if test is not None:
             schema.split(test)
-        with staged_folder(folder, force=force) as staging:
+        with resumable(checkpoint), staged_folder(folder, force=force) as staging:
             model = fit(chosen, frame, schema, settings, test)
             results = None if test is None else score(model, test, schema)
             assert schema.target is not None
@@ -96,12 +127,67 @@ def train(
                 results=results,
                 date=today(),
             )
+    forget(checkpoint)
     if results is None:
         out().print("not scored: give public test data with --test-file to see how good it is")
     else:
         show_scores(results)
     show_guarantee(model.guarantee_.sentence())
     show_folder(folder)
+
+
+def check_account(ledger: Path | None, dataset: str | None, file: Path) -> dict[str, Any]:
+    """The estimator's settings for a ledger; a wrong name is found out before the table is read."""
+    if ledger is None:
+        if dataset is not None:
+            raise SordinoError("--dataset names a data set in a ledger; give --ledger too")
+        return {}
+    from sordino.ledger import Ledger
+
+    opened = Ledger.open(ledger)
+    name = dataset if dataset is not None else file.stem.removesuffix(".csv")
+    opened.dataset(name)
+    return {"ledger": opened, "dataset": name}
+
+
+def checkpoint_of(folder: Path) -> Path:
+    """Where an interrupted run is kept: ``income-sordino.checkpoint`` beside ``income-sordino``."""
+    return folder.with_name(f"{folder.name}.checkpoint")
+
+
+def settle_checkpoint(folder: Path, *, resume: bool, restart: bool) -> Path:
+    """The run's checkpoint file, after what an earlier run may have left there was dealt with."""
+    from sordino.engine.checkpoint import read_progress
+    from sordino.engine.recovery import forget
+
+    path = checkpoint_of(folder)
+    if resume and restart:
+        raise SordinoError("give --resume or --restart, not both")
+    if not path.exists():
+        if resume:
+            raise SordinoError(f"there is no interrupted run at {str(path)!r} to go on with")
+        return path
+    done, steps = read_progress(path)
+    if restart or (done == steps and folder.exists()):
+        # Finished and written, or given up: its key is of no use to anyone but an attacker.
+        forget(path)
+    else:
+        out().print(f"going on with an interrupted run after step {done:,} of {steps:,}")
+    return path
+
+
+@contextmanager
+def resumable(checkpoint: Path) -> Iterator[None]:
+    """Say how to go on, if the run is stopped from the keyboard."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not checkpoint.exists():
+            raise
+        from sordino.cli.main import INTERRUPTED
+
+        err().print("stopped; the same command goes on from the last checkpoint", soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _beside(file: Path) -> Path:

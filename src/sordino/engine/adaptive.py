@@ -38,6 +38,7 @@ from sordino.accounting import FLOAT32_MARGIN, float32_up
 from sordino.engine.keys import RunKey
 from sordino.engine.loop import prepare_data
 from sordino.engine.run import (
+    CHECKPOINTS,
     DRIVERS,
     POINTS,
     Released,
@@ -94,6 +95,7 @@ class AdaptiveRun:
         regularizer: Penalty | None = None,
         microbatch_size: int | None = None,
         watched: bool = False,
+        checkpointed: bool = False,
         driver: str = "auto",
     ) -> None:
         require_choice("driver", driver, DRIVERS)
@@ -124,7 +126,7 @@ class AdaptiveRun:
         self._schedule = plan.schedule
         self._kappa = 2 if plan.guarantee.adjacency == "replace-one" else 1
         self._noise_key = key.noise_key("gradient")
-        self._length = max(1, -(-self.steps // POINTS))
+        self._length = max(1, -(-self.steps // (CHECKPOINTS if checkpointed else POINTS)))
         self._data, self._valid = prepare_data(self._stream, to_device(data), None)
         self._params = jax.tree.map(jnp.array, params)
         self._budget = self._schedule.budget()
@@ -192,6 +194,25 @@ class AdaptiveRun:
         self._done, self._stopped = int(released.step), bool(stopped)
         self._params = jax.tree.map(jnp.array, released.params)
         self.trace = ()
+
+    def settings(self) -> str:
+        """What else decides how sums are rounded: nothing, steps are taken one at a time."""
+        return "adaptive"
+
+    def lowered(self) -> str:
+        """The compiler's input for one gradient and one line search."""
+        clip, one = np.float32(self.plan.clip), np.float32(1)
+        sizes = np.zeros(self._schedule.candidates, np.float32)
+        terms = (clip, one, self._noise_key, np.uint32(0), one)
+        programs = [
+            noisy_gradient.lower(self._stream, self._params, self._data, self._valid, *terms),
+            clipped_losses.lower(
+                self._stream, self._params, self._params, sizes, self._data, self._valid, clip
+            ),
+        ]
+        if self._penalty is not None:
+            programs.append(penalties.lower(self._penalty, self._params, self._params, sizes))
+        return "\n".join(program.as_text() for program in programs)
 
     def _can_begin(self) -> bool:
         gradient = cost_of(self._precision**-0.5, self._kappa)

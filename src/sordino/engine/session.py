@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,7 +25,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sordino.engine.batches import batch_indices, public_order
-from sordino.engine.keys import RunKey
+from sordino.engine.charging import Account
+from sordino.engine.keys import RunKey, run_key_of
 from sordino.engine.loop import (
     Constants,
     Program,
@@ -35,9 +37,17 @@ from sordino.engine.loop import (
     start_states,
     step_on,
 )
-from sordino.engine.run import Schedule, as_floats, make_stream, penalty_of, to_device
-from sordino.engine.train import Result, run_key_of
+from sordino.engine.run import (
+    Schedule,
+    as_floats,
+    lattice_noise,
+    make_stream,
+    penalty_of,
+    to_device,
+)
+from sordino.engine.train import Result
 from sordino.errors import PlanMismatchError, SordinoError
+from sordino.ledger import Ledger
 from sordino.planning import Plan
 from sordino.population import FIXED
 from sordino.schedules.adaptive import AdaptiveBudget
@@ -60,6 +70,8 @@ class Session:
         microbatch_size: int | None = None,
         run_key: RunKey | None = None,
         insecure_seed: int | None = None,
+        ledger: Ledger | str | Path | None = None,
+        dataset: str | None = None,
     ) -> None:
         if plan.schedule.kind == AdaptiveBudget.kind:
             raise SordinoError(
@@ -74,7 +86,8 @@ class Session:
         self._schedule = Schedule.of(plan)
         params = jax.tree.map(lambda leaf: np.array(leaf, copy=True), as_floats(params))
         self._size = parameter_count(params) * plan.contribution.channels
-        self._noise_state = plan.mechanism.start(self._size)
+        self._lattice_noise = lattice_noise(plan, self._size, self._key)
+        self._noise_state = plan.mechanism.start(self._size) if self._lattice_noise is None else ()
         self._noise_key = self._key.noise_key("gradient")
         self._noise: Any = None
         self._starts = _aligned(plan.population.steps, plan.mechanism.breaks)
@@ -84,6 +97,10 @@ class Session:
         self._began = time.perf_counter()
         self.done = 0
         self._key.claim()
+        # The data is never seen as a whole here, so the ledger goes by the data set's name alone.
+        self._account = Account.of(ledger, dataset, None)
+        if self._account is not None:
+            self._account.charge(plan, self._key.identity)
 
     @property
     def steps(self) -> int:
@@ -158,12 +175,15 @@ class Session:
                 "of the whole plan (stopping early is private too: then use .params)"
             )
         final = self._update.output(self._states[0], self._states[2])
+        if self._account is not None:
+            self._account.close(self._key.identity)
         return Result(
             params=jax.block_until_ready(jax.tree.map(jnp.copy, final)),
             plan=self.plan,
             guarantee=self.plan.guarantee,
             seconds=time.perf_counter() - self._began,
             insecure=self._key.insecure,
+            run=self._key.identity,
         )
 
     def _check_not_finished(self) -> None:
@@ -229,7 +249,9 @@ class Session:
         assert self._program is not None
         place = int(np.searchsorted(self._starts, self.done, side="right")) - 1
         first = self._starts[place]
-        if self.done == first:
+        if self.done == first and self._lattice_noise is not None:
+            self._noise = self._lattice_noise.rows(first, self._starts[place + 1] - first)
+        elif self.done == first:
             carry = carry_of(self._states, self._noise_state)
             self._noise, self._noise_state = noise_block(
                 self._program,

@@ -10,21 +10,25 @@ fewer, in compiled chunks. Callbacks and the history see private values and publ
 
 from __future__ import annotations
 
-import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from sordino.engine.adaptive import AdaptiveRun
-from sordino.engine.keys import RunKey
+from sordino.engine.charging import Account
+from sordino.engine.description import describe
+from sordino.engine.keys import RunKey, run_key_of
 from sordino.engine.progress import progress_bar
+from sordino.engine.recovery import SECONDS, Recovery, forget
 from sordino.engine.run import Run
 from sordino.errors import SordinoError
+from sordino.ledger import Ledger
 from sordino.losses import LinearLoss
 from sordino.planning import Plan
 from sordino.privacy.guarantee import Guarantee
@@ -55,6 +59,8 @@ class Result:
         not evaluated: one per iteration, with its step size and the mu^2 spent.
       insecure: True if the noise came from a seed; then there is no privacy against anyone who
         knows or guesses it.
+      run: the public identity of the run, as in the ledger.
+      resumed_at: the step of the checkpoint that the run went on from, if it did.
     """
 
     params: Any
@@ -63,6 +69,8 @@ class Result:
     history: tuple[Mapping[str, float], ...] = ()
     seconds: float = 0.0
     insecure: bool = False
+    run: str = ""
+    resumed_at: int | None = None
 
     def statement(self) -> str:
         """The guarantee as a sentence, with a warning where it does not hold against everyone."""
@@ -90,6 +98,11 @@ def train(
     progress: bool = False,
     console: Any | None = None,
     driver: str = "auto",
+    checkpoint: str | Path | None = None,
+    checkpoint_seconds: float = SECONDS,
+    ledger: Ledger | str | Path | None = None,
+    dataset: str | None = None,
+    identified_by: Any | None = None,
 ) -> Result:
     """Train privately, as planned.
 
@@ -110,8 +123,20 @@ def train(
       progress: show a progress bar.
       driver: "scan" compiles whole chunks of steps, "steps" one step that the host calls; "auto"
         takes the second for models with convolutions, which a scan slows down on CPUs.
+      checkpoint: a file to keep what is released in, so that the same call goes on from it after a
+        crash, bit for bit. The run's key is kept in the user's data folder (or give `run_key`).
+      checkpoint_seconds: least time between two checkpoints.
+      ledger, dataset: the ledger (or its file) that keeps the data set's budget, and the data set's
+        name in it. The plan is charged before the first step, and refused if it does not fit.
+      identified_by: what the ledger knows the data set by, where `data` was made from it.
     """
-    key = run_key_of(run_key, insecure_seed)
+    account = Account.of(ledger, dataset, data if identified_by is None else identified_by)
+    recovery = None
+    if checkpoint is not None:
+        recovery = Recovery.at(
+            checkpoint, run_key=run_key, insecure_seed=insecure_seed, seconds=checkpoint_seconds
+        )
+    key = run_key_of(run_key, insecure_seed) if recovery is None else recovery.key
     watched = evaluate is not None or bool(callbacks)
     began = time.perf_counter()
     start = AdaptiveRun if plan.schedule.kind == AdaptiveBudget.kind else Run
@@ -125,13 +150,32 @@ def train(
         regularizer=regularizer,
         microbatch_size=microbatch_size,
         watched=watched,
+        checkpointed=recovery is not None,
         driver=driver,
     )
-    plainly = optimizer is None and regularizer is None
-    ways = f"{driver}/{watched}/{microbatch_size}"  # they change what is rounded where
-    key.claim(_described(plan, loss, ways, params, data, key) if run_key and plainly else None)
     history: list[Mapping[str, float]] = []
+    description: Mapping[str, str] = {}
+    if recovery is not None or run_key is not None:
+        description = describe(run, plan.hash, params, data, key)
+    if recovery is not None:
+        recovery.check(description)
+    key.claim(json.dumps(description) if description else None)
+    if recovery is not None:
+        past = recovery.begin(run, description)
+        if watched:
+            history += past
+        else:
+            run.trace = past
+    if account is not None:
+        try:
+            account.charge(plan, key.identity)
+        except SordinoError:
+            if recovery is not None and recovery.found is None:
+                forget(recovery.path)  # nothing was run: leave nothing behind
+            raise
     with progress_bar(run.steps, show=progress, console=console) as advance:
+        if run.done:
+            advance(run.done, "")
         while not run.finished:
             done = run.advance()
             metrics: Metrics = {}
@@ -143,41 +187,26 @@ def train(
                     history.append({"step": done, **metrics})
                 for callback in callbacks:
                     callback(Snapshot(done, run.steps, current, metrics))
+            if recovery is not None:
+                recovery.keep(run, tuple(history) or run.trace)
             if progress:
                 jax.block_until_ready(run.output())
                 advance(done, _headline(metrics))
     final = jax.block_until_ready(run.output())
+    if account is not None:
+        account.close(key.identity)
     return Result(
         params=final,
         plan=plan,
         guarantee=plan.guarantee,
-        history=tuple(history) or getattr(run, "trace", ()),
+        history=tuple(history) or run.trace,
         seconds=time.perf_counter() - began,
         insecure=key.insecure,
+        run=key.identity,
+        resumed_at=None if recovery is None or recovery.found is None else recovery.found.step,
     )
 
 
 def _headline(metrics: Metrics) -> str:
     """The first metric, for the end of a progress bar."""
     return next((f"{name} {value:.4g}" for name, value in metrics.items()), "")
-
-
-def _described(plan: Plan, loss: Any, ways: str, params: Any, data: Any, key: RunKey) -> str | None:
-    """A keyed digest of everything the run depends on; None where code cannot be described."""
-    if not isinstance(loss, LinearLoss):
-        return None
-    parts = [plan.hash, repr(loss), ways]
-    for leaf in jax.tree.leaves((params, data)):
-        array = np.ascontiguousarray(leaf)
-        digest = hashlib.blake2b(array.data, key=key.derive("description")).hexdigest()
-        parts += [str(array.dtype), str(array.shape), digest]
-    return "/".join(parts)
-
-
-def run_key_of(run_key: RunKey | None, insecure_seed: int | None) -> RunKey:
-    """The given key, a seeded one, or a fresh one."""
-    if run_key is not None and insecure_seed is not None:
-        raise SordinoError("give run_key or insecure_seed, not both")
-    if insecure_seed is not None:
-        return RunKey.from_insecure_seed(insecure_seed)
-    return run_key if run_key is not None else RunKey.fresh()

@@ -64,6 +64,15 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         The secret behind the noise, for one run on one data set; by default fresh from the
         operating system. Never fit other data with the same key: the noise would cancel. A pickle
         of a fitted model leaves it out.
+    noise : str
+        "gaussian", or "discrete": integers on a lattice from a cryptographic generator, immune to
+        attacks on floating point, slower.
+    checkpoint : path, optional
+        A file that a run killed at any instant goes on from, bit for bit, when `fit` is called again
+        with the same data and settings.
+    ledger, dataset : path or Ledger, and str, optional
+        The ledger that keeps the data set's budget, and the data set's name in it: `fit` is charged
+        before it starts, and refused where the budget does not pay for it.
     verbose : int
         Whether to show a progress bar.
 
@@ -100,6 +109,10 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         fit_intercept: bool = True,
         random_state: Any = None,
         run_key: RunKey | None = None,
+        noise: str = "gaussian",
+        checkpoint: str | None = None,
+        ledger: Any = None,
+        dataset: str | None = None,
         verbose: int = 0,
     ) -> None:
         self.epsilon = epsilon
@@ -119,6 +132,10 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         self.fit_intercept = fit_intercept
         self.random_state = random_state
         self.run_key = run_key
+        self.noise = noise
+        self.checkpoint = checkpoint
+        self.ledger = ledger
+        self.dataset = dataset
         self.verbose = verbose
 
     def fit(self, X: Any, y: ArrayLike, *, public: Any = None) -> Self:
@@ -256,6 +273,10 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         fit_intercept: bool = True,
         random_state: Any = None,
         run_key: RunKey | None = None,
+        noise: str = "gaussian",
+        checkpoint: str | None = None,
+        ledger: Any = None,
+        dataset: str | None = None,
         verbose: int = 0,
     ) -> None:
         self.epsilon = epsilon
@@ -275,6 +296,10 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         self.fit_intercept = fit_intercept
         self.random_state = random_state
         self.run_key = run_key
+        self.noise = noise
+        self.checkpoint = checkpoint
+        self.ledger = ledger
+        self.dataset = dataset
         self.verbose = verbose
 
     def fit(self, X: Any, y: ArrayLike, *, public: Any = None) -> Self:

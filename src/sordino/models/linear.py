@@ -91,6 +91,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             delta=DELTA_TIMES_ROWS / examples if self.delta is None else self.delta,
             adjacency=self.adjacency,
             unit=self.unit,
+            noise=self.noise,
             **{name: value for name, value in options.items() if name in recipe.option_names()},
         )
         if "learning_rate" not in recipe.option_names():
@@ -99,6 +100,10 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         return made.with_update(
             learning_rate=choose_learning_rate(made, loss) if rate is None else rate
         )
+
+    def _identified_by(self, X: Any) -> Any:
+        """What a ledger knows the data by: the rows as given, whatever is predicted from them."""
+        return X
 
     def _train(
         self,
@@ -140,6 +145,10 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             insecure_seed=seed,
             evaluate=evaluate,
             progress=bool(self.verbose),
+            checkpoint=self.checkpoint,
+            ledger=self.ledger,
+            dataset=self.dataset,
+            identified_by=self._identified_by(X),
         )
         self._preparation = prepare
         self.schema_ = prepare.schema

@@ -1,0 +1,124 @@
+"""What the releases of a run depend on, as keyed digests: the same run can be told from any other.
+
+Noise is a function of the run key and the step. The same key with anything else changed would put
+the same noise around other sums, and the difference of two releases would be free of it. So before a
+run goes on from a checkpoint, or a key is used again, all of this must be equal:
+
+- plan: its hash, and with it recipe, population, noise and schedule;
+- data: every array, byte for byte; start: the initial parameters;
+- settings: where chunks end, the driver, microbatches;
+- program: the compiled step as the compiler gets it, with loss, optimizer, regulariser and whatever
+  numbers they hold;
+- environment: versions, processor and its cores, which decide how sums are rounded.
+
+The digests are keyed, so they tell nothing about the data to who does not have the run key.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from sordino._version import __version__, code_digest
+from sordino.engine.keys import RunKey
+from sordino.errors import PlanMismatchError
+
+# What to say of each part that differs.
+MEANINGS = {
+    "plan": "the plan",
+    "data": "the data",
+    "start": "the initial parameters",
+    "settings": "the driver, microbatches, evaluation or callbacks",
+    "program": "the loss, the optimizer, the regularizer or the code",
+    "environment": "the versions of the software, the processor or the number of its cores",
+}
+_BLOCK = 1 << 24
+
+
+class Describable(Protocol):
+    """A run that can show what would be compiled, and where its chunks end."""
+
+    def lowered(self) -> str: ...
+    def settings(self) -> str: ...
+
+
+def describe(
+    run: Describable, plan_hash: str, params: Any, data: Any, key: RunKey
+) -> dict[str, str]:
+    """The digests by name; see the module."""
+    digest = _Digest(key)
+    return {
+        "plan": digest.text("plan", plan_hash),
+        "data": digest.arrays("data", data),
+        "start": digest.arrays("start", params),
+        "settings": digest.text("settings", run.settings()),
+        "program": digest.text("program", run.lowered()),
+        "environment": digest.text("environment", environment()),
+    }
+
+
+def check_same(found: Mapping[str, str], wanted: Mapping[str, str], where: str) -> None:
+    """Refuse to go on where anything that the releases depend on has changed."""
+    changed = [name for name in MEANINGS if found.get(name) != wanted[name]]
+    if changed:
+        parts = "; ".join(MEANINGS[name] for name in changed)
+        raise PlanMismatchError(
+            f"{where} was made with other inputs ({parts}), and its noise must not be used twice: "
+            "go on with what it was made with, or remove it to start anew at the cost of another run"
+        )
+
+
+def environment() -> str:
+    """What decides how the same program rounds."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    device = jax.devices()[0]
+    parts = (
+        __version__,
+        code_digest(),
+        jax.__version__,
+        version("jaxlib"),
+        np.__version__,
+        platform.machine(),
+        device.platform,
+        device.device_kind,
+        jax.device_count(),
+        cores,
+    )
+    return "/".join(str(part) for part in parts)
+
+
+class _Digest:
+    def __init__(self, key: RunKey) -> None:
+        self._key = key
+
+    def _new(self, use: str) -> Any:
+        # The hash that processors have instructions for: twice as fast as any other here.
+        return hmac.new(self._key.derive(f"description/{use}"), digestmod="sha256")
+
+    def text(self, use: str, text: str) -> str:
+        state = self._new(use)
+        state.update(text.encode())
+        return str(state.hexdigest()[:32])
+
+    def arrays(self, use: str, tree: Any) -> str:
+        """Of every leaf: where it is, its type, its shape, its bytes; copied a block at a time."""
+        state = self._new(use)
+        leaves, structure = jax.tree.flatten(tree)
+        state.update(str(structure).encode())
+        for leaf in leaves:
+            array = np.asarray(leaf)
+            state.update(f"{array.dtype}{array.shape}".encode())
+            if array.flags.c_contiguous:
+                state.update(array.reshape(-1).view(np.uint8).data)
+                continue
+            rows = max(1, _BLOCK // max(1, array[:1].nbytes))
+            for begin in range(0, len(array), rows):
+                state.update(np.ascontiguousarray(array[begin : begin + rows]).data)
+        return str(state.hexdigest()[:32])
