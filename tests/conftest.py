@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 
 import pytest
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # So it is for what a script starts in the background, and what tests start and stop would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

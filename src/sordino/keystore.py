@@ -20,6 +20,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sordino._files import sync_folder
 from sordino.errors import SordinoError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -125,14 +126,3 @@ class KeyStore:
                 "folder with the variable SORDINO_KEYS"
             ) from None
         return True
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a new name in `folder` survive a power cut, where the platform can."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

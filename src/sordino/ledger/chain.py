@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sordino._files import sync_folder
 from sordino.errors import SordinoError
-from sordino.keystore import sync_folder
 
 SEAL_BYTES = 32
 START = bytes(SEAL_BYTES)

@@ -19,8 +19,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from sordino._files import sync_folder
 from sordino.errors import SordinoError, one_line
-from sordino.keystore import sync_folder
 
 APPLICATION_ID = 0x534F5244  # "SORD"
 FORMAT_VERSION = 1
