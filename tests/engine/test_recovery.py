@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -12,9 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
-from sordino.engine.loop import noise_block, parameter_count
+from sordino.engine import adaptive, loop
+from sordino.engine.adaptive import AdaptiveRun
 from sordino.engine.run import Run
 from sordino.ledger import Ledger
 from sordino.losses import Logistic
@@ -26,61 +29,82 @@ ROOT = Path(__file__).parents[2]
 RECIPES = ("dp-ftrl", "dp-memf", "dp-nsgd-sr", "dp-srm", "dp-agd")
 
 
-def secrets_of(recipe: str) -> dict[str, NDArray[Any]]:
-    """What must never be on disk: data, clipped sums, noise, noise states and keys."""
+class Watched:
+    """Writes down what passes the line between sums and releases, at every step of a run."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.sums: list[NDArray[Any]] = []
+        self.scaled: list[NDArray[Any]] = []
+        self.noise: list[NDArray[Any]] = []
+        self.losses: list[NDArray[Any]] = []
+
+        def privatize(total: Any, noise: Any, divisor: Any) -> Any:
+            for kept, value in ((self.sums, total.value), (self.scaled, noise)):
+                jax.debug.callback(kept.append, ravel_pytree(value)[0])
+            return real_privatize(total, noise, divisor)
+
+        def standard_normal_rows(*arguments: Any) -> Any:
+            rows = real_rows(*arguments)
+            jax.debug.callback(lambda given: self.noise.extend(np.array(given)), rows)
+            return rows
+
+        def exact(sums: Any) -> Any:
+            self.losses.append(real_exact(sums))
+            return self.losses[-1]
+
+        real_privatize, real_rows, real_exact = (
+            loop.privatize,
+            loop.standard_normal_rows,
+            adaptive._exact,
+        )
+        for module in (loop, adaptive):
+            patch.setattr(module, "privatize", privatize)
+            patch.setattr(module, "standard_normal_rows", standard_normal_rows)
+        patch.setattr(adaptive, "_exact", exact)
+
+
+def secrets_of(recipe: str) -> tuple[dict[str, NDArray[Any]], Any]:
+    """What must never be on disk (data, keys, and every sum and noise of every step), and the end.
+
+    It is taken from the run itself, by looking at what goes into the line that adds noise.
+    """
     X, y = data()
-    weights = np.zeros(Logistic().parameter_shape(FEATURES), np.float32)
+    plan = planned(recipe)
+    kind = AdaptiveRun if plan.schedule.kind == "adaptive" else Run
+    states: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        jax.clear_caches()
+        watched = Watched(patch)
+        weights = np.zeros(Logistic().parameter_shape(FEATURES), np.float32)
+        run = kind(plan, Logistic(), weights, (X, y), key=KEY, checkpointed=True)
+        while not run.finished:
+            run.advance()
+            if isinstance(run, Run):
+                for leaf in jax.tree.leaves(run._carry.noise_state):
+                    array = np.asarray(leaf)
+                    if array.dtype == np.float32 and array.size and array.size % weights.size == 0:
+                        states.append(array.reshape(-1, weights.size))
+        jax.effects_barrier()
+    jax.clear_caches()
+    assert len(watched.sums) == len(watched.scaled) >= run.done
     found: dict[str, Any] = {
         "run key": np.frombuffer(KEY.secret, np.uint8),
         "noise key": np.frombuffer(KEY.derive("noise/gradient")[:8], np.uint8),
         "data": X,
+        "sums": np.stack(watched.sums),
+        "scaled noise": np.stack(watched.scaled),
+        "noise": np.stack(watched.noise),
     }
-    plan = planned(recipe)
-    if plan.schedule.kind == "adaptive":
-        return found  # its noise and sums are not searched for
-    run = Run(plan, Logistic(), weights, (X, y), key=KEY, checkpointed=True)
-    noise, sums, states = [], [], []
-    while not run.finished:
-        first = run.done
-        carry, inputs = run._carry, run._schedule.inputs(first, 1, None)
-        block, _ = noise_block(
-            run.program,
-            run._starts[run._chunk + 1] - first,
-            carry,
-            plan.mechanism,
-            run._noise_key,
-            np.int32(first),
-        )
-        noise.append(np.asarray(block))
-        size = parameter_count(carry.params) * run.program.channels
-        for leaf in jax.tree.leaves(carry.noise_state):
-            array = np.asarray(leaf)
-            if array.dtype == np.float32 and array.size % size == 0 and array.size:
-                states.append(array.reshape(-1, size))
-        # The sum of the chunk's first step, computed as the loop does.
-        begin = (first % plan.population.steps_per_epoch) * plan.population.batch_size
-        if run.program.sliced:
-            rows = slice(begin, begin + plan.population.batch_size)
-            batch = jax.tree.map(lambda leaf, rows=rows: leaf[rows], run._data)
-            now = jax.tree.map(lambda leaf: leaf[0], inputs)
-            total = run.program.stream.contribution(
-                carry.params, carry.memory, batch, run._valid[rows], now.terms, now.step
-            )
-            flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(total.value)])
-            sums.append(flat[None])
-        run.advance()
-    rows = np.concatenate(noise)
-    found["noise"] = rows
-    found["scaled noise"] = rows * np.asarray(run._schedule.noise_stds[:, :1])
-    if sums:
-        found["sums"] = np.concatenate(sums).astype(np.float32)
+    if watched.losses:
+        found["losses along the search"] = np.stack(watched.losses)[:, 1:]
     if states:
         found["noise states"] = np.concatenate(states)
-    return found
+    return {name: np.asarray(values) for name, values in found.items()}, run.output()
 
 
 def kill(folder: Path, recipe: str, kills: int, seed: int) -> list[dict[str, Any]]:
-    np.savez(folder / SECRETS, **secrets_of(recipe))
+    secrets, output = secrets_of(recipe)
+    np.savez(folder / SECRETS, **secrets)
     done = subprocess.run(
         [sys.executable, "-m", "tests.engine.killing", str(folder), recipe, str(kills), str(seed)],
         cwd=ROOT,
@@ -90,7 +114,11 @@ def kill(folder: Path, recipe: str, kills: int, seed: int) -> list[dict[str, Any
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return list(json.loads(done.stdout.splitlines()[-1]))
+    records = list(json.loads(done.stdout.splitlines()[-1]))
+    # The run that was watched is the one that was killed, so its secrets are the same.
+    end = np.load(io.BytesIO(bytes.fromhex(records[0]["result"])))
+    np.testing.assert_allclose(output, end, rtol=1e-4, atol=1e-5)
+    return records
 
 
 def check(folder: Path, recipe: str, kills: int, seed: int) -> None:
@@ -126,7 +154,7 @@ def test_killed_at_200_random_instants(tmp_path: Path, recipe: str) -> None:
 
 
 def test_the_search_for_secrets_finds_them(tmp_path: Path) -> None:
-    secrets = secrets_of("dp-ftrl")
+    secrets, _ = secrets_of("dp-ftrl")
     assert {"data", "noise", "scaled noise", "sums", "noise states", "run key"} <= set(secrets)
     rng = np.random.default_rng(0)
     for name, values in secrets.items():
