@@ -228,6 +228,25 @@ def spoil_checkpoint(content: bytes, rng: random.Random) -> bytes:
     return body + tag
 
 
+def spoil_message(content: bytes, rng: random.Random) -> bytes:
+    """A message of a federated run with another header, other arrays, or another kind or length."""
+    frame = struct.Struct("<8sBI")
+    if len(content) < frame.size:
+        return spoil_bytes(content, rng)
+    magic, kind, length = frame.unpack_from(content)
+    header = content[frame.size : frame.size + length]
+    arrays = content[frame.size + length :]
+    what = rng.randrange(10)
+    if what <= 6:
+        header = spoil_json(header, rng)
+    elif what == 7:
+        arrays = spoil_bytes(arrays, rng)
+    elif what == 8:
+        kind = rng.choice((0, 1, 2, 3, 4, 255))
+    length = len(header) if rng.random() < 0.9 else rng.choice((0, 1, 2**31, 2**32 - 1))
+    return frame.pack(magic, kind, length) + header + arrays
+
+
 def _text_array(text: str) -> bytes:
     import numpy as np
 

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from fuzz import seeds
-from fuzz.mutate import Mutation, spoil_bytes, spoil_checkpoint, spoil_json, spoil_npz
+from fuzz.mutate import (
+    Mutation,
+    spoil_bytes,
+    spoil_checkpoint,
+    spoil_json,
+    spoil_message,
+    spoil_npz,
+)
 
 SVMLIGHT_FEATURES = 4
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
@@ -223,6 +230,57 @@ def _check_ledger(status: Any) -> None:
     assert status.dataset.name == "people"
 
 
+def _agreement(path: Path) -> Any:
+    from sordino.federated.agreement import Agreement
+
+    return Agreement.load(path)
+
+
+def _check_agreement(agreement: Any) -> None:
+    """What was read can be named, accounted for, stated and drawn for, up to the last message."""
+    from sordino.federated.agreement import Agreement
+    from sordino.federated.noise import drawn
+    from sordino.mechanisms.discrete import MOST_VARIANCE
+
+    again = Agreement.from_json(agreement.to_json())
+    assert again == agreement
+    assert again.digest == agreement.digest
+    assert 0 < agreement.limit < float("inf")
+    assert 0 < agreement.reach < float("inf")
+    assert agreement.account().after(1, 0, [0], agreement.variance).mu_squared > 0
+    assert agreement.guarantee.sentence().isprintable()
+    # (Growing noise may become too large to draw before the cap; the client then refuses.)
+    last = min(agreement.cap, MOST_VARIANCE // agreement.variance)
+    assert len(drawn(bytes(32), agreement.variance_of(last), 2)) == 2
+    assert agreement.name.isprintable()
+
+
+def _message(path: Path) -> Any:
+    """Messages come over the network, not from files: the file is named here."""
+    from sordino.errors import SordinoError
+    from sordino.federated.messages import message_from_bytes
+
+    try:
+        return message_from_bytes(path.read_bytes())
+    except SordinoError as error:
+        raise SordinoError(f"{path.name}: {error}") from None
+
+
+def _check_message(message: Any) -> None:
+    from sordino.federated.messages import message_from_bytes
+
+    raw = message.to_bytes()
+    again = message_from_bytes(raw)
+    assert type(again) is type(message)
+    assert again.to_bytes() == raw
+    for name in ("point", "previous", "values"):
+        array = getattr(message, name, None)
+        assert array is None or (array.ndim == 1 and array.nbytes < len(raw))
+    if hasattr(message, "reason"):
+        assert message.reason.isprintable()
+        assert isinstance(message.is_final, bool)
+
+
 _JSON = (
     '"format"',
     '"version"',
@@ -348,6 +406,26 @@ READERS: dict[str, Reader] = {
             names=("input.checkpoint",),
             words=("SORDINO-RUN-1", "float32"),
             share=0.6,
+        ),
+        Reader(
+            "agreement",
+            _agreement,
+            _check_agreement,
+            seeds.agreements,
+            spoil_json,
+            names=("agreement.json",),
+            words=_JSON,
+            share=0.5,
+        ),
+        Reader(
+            "message",
+            _message,
+            _check_message,
+            seeds.messages,
+            spoil_message,
+            names=("message",),
+            words=("SORDFED1", '"turn":', '"cohort":', '"bytes":8', '"block":-1', *_JSON),
+            share=2.0,
         ),
         Reader(
             "ledger",

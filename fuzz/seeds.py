@@ -201,6 +201,41 @@ def run_key() -> Any:
     return RunKey.from_insecure_seed(0)
 
 
+@cache
+def _agreements() -> tuple[Any, ...]:
+    from sordino.federated.agreement import agree
+
+    common: dict[str, Any] = {"parameters": 3, "rounds": 4, "mu": 1.0, "learning_rate": 0.1}
+    return (
+        agree(clients=2, nonce="00" * 16, radius=2.0, **common),
+        agree(clients=["a", "b.c", "d_e-f"], trust="secure-sum", schedule="fresh", uses=2,
+              examples=4, unit="client", nonce="01" * 16, **common),
+        agree(clients=5, per_round=2, extra=1, schedule="paper", adjacency="replace-one",
+              nonce="02" * 16, **common),
+        agree(clients=3, trust="trusted", algorithm="noisy-sgd", nonce="03" * 16, **common),
+    )  # fmt: skip
+
+
+def agreements() -> Iterator[bytes]:
+    """Agreements of federated runs, under every kind of trust."""
+    for agreement in _agreements():
+        yield json.dumps(agreement.to_json()).encode()
+
+
+def messages() -> Iterator[bytes]:
+    """Requests, replies and refusals of a federated run."""
+    from sordino.federated.messages import Refusal, Reply, Request
+
+    digest = _agreements()[0].digest
+    point, previous = np.arange(3, dtype=np.float32), np.zeros(3, np.float32)
+    values = np.array([-(2**31), 0, 2**31 - 1], np.int32)
+    yield Request(digest, 1, 1, point, previous, 0).to_bytes()
+    yield Request(digest, 9, 4, point, previous, 3, ("a", "b.c", "d_e-f")).to_bytes()
+    yield Reply(digest, "client-0", 3, 2, -1, "ab" * 32, values).to_bytes()
+    yield Reply(digest, "client-1", 3, 2, 7, "ab" * 32, values.astype(np.int64)).to_bytes()
+    yield Refusal(digest, "client-0", 3, "budget", "there is nothing left to spend").to_bytes()
+
+
 def ledgers() -> Iterator[bytes]:
     """A ledger with a budget that two runs have spent half of."""
     yield _ledger()[1]

@@ -25,10 +25,13 @@ FLOORS: list[set[str]] = [
     {"comparison"},
     {"ledger"},
     {"engine"},
+    {"secure"},
+    {"federated"},
     {"influence"},
     {"audit"},
     {"models"},
     {"datasets"},
+    {"sites"},
     {"report"},
     {"cli"},
 ]

@@ -20,7 +20,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sordino._files import sync_folder
+from sordino._files import sync_folder, write_atomically
 from sordino.errors import SordinoError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -96,6 +96,19 @@ class KeyStore:
             found = self.load(kind, name)
         assert found is not None
         return found
+
+    def replace(self, kind: str, name: str, secret: bytes) -> None:
+        """Keep a secret in the place of an older one, for secrets that move on; all of it or nothing."""
+        path = self.path(kind, name)
+        try:
+            for folder in (Path(self.folder), path.parent):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_atomically(path, secret, mode=0o600)
+        except OSError as error:
+            raise SordinoError(
+                f"the key {str(path)!r} cannot be kept: {error.strerror or error}; choose another "
+                "folder with the variable SORDINO_KEYS"
+            ) from None
 
     def remove(self, kind: str, name: str) -> None:
         """Forget a secret that is no longer needed; nothing happens where there is none."""

@@ -150,3 +150,32 @@ def test_distance_travels_with_the_guarantee() -> None:
     for wrong in (-1e-9, 1.5, math.nan):
         with pytest.raises(SordinoError):
             Guarantee.gaussian(0.5, distance=wrong, **STATED)
+
+
+def test_large_epsilons_of_discrete_noise_come_from_its_zcdp() -> None:
+    stated = Guarantee.gaussian(8.0, distance=1e-24, is_zcdp=True, delta_hint=1e-5, **STATED)
+    assert Guarantee.gaussian(8.0, distance=1e-24, **STATED).epsilon(1e-5) == math.inf
+    epsilon = stated.epsilon(1e-5)
+    # papers/02 2.1: 65.3 by GDP; by zCDP a little more, and never less.
+    assert 65.3 < epsilon < 70.4
+    assert stated.delta(71.0) < 1e-5 < stated.delta(66.0)
+    assert "(68.62, 1e-05)" in stated.sentence()
+    assert Guarantee.from_json(stated.to_json()) == stated
+    plain = Guarantee.gaussian(1.0, **STATED)
+    assert compose([stated, plain]).is_zcdp
+    assert not compose([stated, Guarantee.gaussian(1.0, distance=1e-9, **STATED)]).is_zcdp
+    # Where the distance does not matter, nothing changes.
+    small = Guarantee.gaussian(0.5, distance=1e-24, is_zcdp=True, **STATED)
+    assert small.epsilon(1e-5) == Guarantee.gaussian(0.5, distance=1e-24, **STATED).epsilon(1e-5)
+    assert "inf" in Guarantee.gaussian(8.0, distance=1e-20, delta_hint=1e-5, **STATED).sentence()
+
+
+@pytest.mark.parametrize(("sigma", "shift"), [(2, 1), (3, 5), (1, 3)])
+def test_the_zcdp_of_discrete_noise_is_that_of_gaussian_noise(sigma: int, shift: int) -> None:
+    points = np.arange(-60, 61).astype(float)
+    log_p, log_q = (-((points - at) ** 2) / (2 * sigma**2) for at in (0, shift))
+    log_p = log_p - np.log(np.exp(log_p).sum())
+    log_q = log_q - np.log(np.exp(log_q).sum())
+    for order in (1.5, 2.0, 4.0, 8.0):
+        divergence = np.log(np.exp(order * log_p + (1 - order) * log_q).sum()) / (order - 1)
+        assert divergence <= order * shift**2 / (2 * sigma**2) * (1 + 1e-9)

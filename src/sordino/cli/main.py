@@ -1,5 +1,5 @@
 """The command line: ``sordino plan``, ``recipes``, ``train``, ``predict``, ``demo``,
-``calibration``, ``audit``, ``ledger``.
+``calibration``, ``audit``, ``ledger``, ``federated``.
 
 Heavy imports happen inside the commands, so that ``sordino --help`` answers at once. Bad input ends
 in one line on standard error and exit code 2; Ctrl-C in exit code 130.
@@ -23,6 +23,7 @@ from sordino.cli.audit import app as audit
 from sordino.cli.calibration import calibration
 from sordino.cli.console import err, say_error, spoken_warnings
 from sordino.cli.demo import demo
+from sordino.cli.federated import app as federated
 from sordino.cli.ledger import app as ledger
 from sordino.cli.plan import plan
 from sordino.cli.predict import predict
@@ -68,6 +69,7 @@ for command in (plan, recipes, train, predict, demo, calibration):
     app.command()(command)
 app.add_typer(audit, name="audit")
 app.add_typer(ledger, name="ledger")
+app.add_typer(federated, name="federated")
 
 
 def _print_version(wanted: bool) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from sordino.errors import SordinoError, known_fields, require_choice, require_fraction, shown
 from sordino.privacy import amplification
 from sordino.privacy.amplification import SampledGaussian
+from sordino.privacy.conversions import epsilon_from_zcdp, zcdp_from_mu
 from sordino.privacy.gdp import delta_from_mu, epsilon_from_mu
 
 ADJACENCIES = {
@@ -50,6 +51,9 @@ class Guarantee:
       distance: total variation between what is released and something that is mu-GDP (or has the
         sampled parts' privacy-loss distribution): delta is that much, times 1 + e^epsilon, larger.
         Not 0 for discrete noise; see `discrete.py`.
+      is_zcdp: whether the release itself is ``mu^2 / 2``-zCDP, as discrete Gaussian noise is (Canonne,
+        Kamath & Steinke 2020, theorem 14). For large epsilon, where a distance costs ``e^epsilon``
+        times itself, that says more.
     """
 
     gaussian_mu: float
@@ -60,6 +64,7 @@ class Guarantee:
     sampled: tuple[SampledGaussian, ...] = ()
     delta_hint: float | None = None
     distance: float = 0.0
+    is_zcdp: bool = False
 
     def __post_init__(self) -> None:
         require_choice("adjacency", self.adjacency, ADJACENCIES)
@@ -88,10 +93,11 @@ class Guarantee:
         exact: bool = True,
         delta_hint: float | None = None,
         distance: float = 0.0,
+        is_zcdp: bool = False,
     ) -> Guarantee:
         """A mu-GDP guarantee with no credit for sampling."""
         analysis = "exact" if exact else "upper bound"
-        return cls(mu, adjacency, unit, participation, analysis, (), delta_hint, distance)
+        return cls(mu, adjacency, unit, participation, analysis, (), delta_hint, distance, is_zcdp)
 
     @classmethod
     def nothing(cls, *, adjacency: str, unit: str, participation: str) -> Guarantee:
@@ -117,7 +123,12 @@ class Guarantee:
         require_fraction("delta", delta)
         if not self.distance:
             return self._ideal_epsilon(delta)
-        # The least epsilon whose ideal delta leaves room for (1 + e^epsilon) tv, from below.
+        if self.is_zcdp and not self.sampled and self.mu > 0:
+            return min(self._near_epsilon(delta), epsilon_from_zcdp(zcdp_from_mu(self.mu), delta))
+        return self._near_epsilon(delta)
+
+    def _near_epsilon(self, delta: float) -> float:
+        """The least epsilon whose ideal delta leaves room for (1 + e^epsilon) tv, from below."""
         epsilon = self._ideal_epsilon(delta)
         while True:
             tried = epsilon * (1 + 1e-10)
@@ -147,7 +158,13 @@ class Guarantee:
         ideal = delta_from_mu(epsilon, self.mu)
         if self.sampled:
             ideal = min(ideal, amplification.delta_of_pld(self._pld(), epsilon))
-        return min(1.0, ideal + self._extra(epsilon)) if self.distance else ideal
+        if not self.distance:
+            return ideal
+        near = min(1.0, ideal + self._extra(epsilon))
+        rho = zcdp_from_mu(self.mu)
+        if self.is_zcdp and not self.sampled and epsilon > rho > 0:
+            return min(near, math.exp(-((epsilon - rho) ** 2) / (4 * rho)) * (1 + 1e-12))
+        return near
 
     def _pld(self) -> Any:
         return amplification.compose_pld(self.gaussian_mu, self.sampled)
@@ -199,8 +216,9 @@ class Guarantee:
         data = {"version": _VERSION, **asdict(self)}
         if not self.is_private:
             data["gaussian_mu"] = None  # JSON has no infinity
-        if not self.distance:
-            del data["distance"]  # absent means 0: what was written before stays as it was
+        for name in ("distance", "is_zcdp"):
+            if not data[name]:
+                del data[name]  # absent means none: what was written before stays as it was
         return data
 
     @classmethod
@@ -253,6 +271,9 @@ def compose(guarantees: Iterable[Guarantee]) -> Guarantee:
         delta_hint=max(deltas) if deltas else None,
         # Hybrids, one run after the other; the last digit up.
         distance=min(1.0, math.fsum(part.distance for part in parts) * (1 + 1e-15)),
+        # What is mu-GDP is mu^2/2-zCDP as well; an amplified part is not stated so.
+        is_zcdp=all(part.is_zcdp or not (part.distance or part.sampled) for part in parts)
+        and any(part.is_zcdp for part in parts),
     )
 
 
@@ -263,6 +284,8 @@ def rounded_up(value: float, digits: int = 4) -> str:
     """
     if value == 0:
         return "0"
+    if math.isinf(value):
+        return "inf"
     exact = Decimal(repr(float(value)))
     unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
     return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.{digits + 1}g}"

@@ -116,8 +116,12 @@ def tradeoff_deltas(guarantee: Guarantee, points: int = 60) -> list[float]:
     return [float(delta) for delta in np.geomspace(least, most, points)]
 
 
-def curves_figure(history: Sequence[Mapping[str, float]]) -> Figure:
-    """Public metrics over the steps of a run, one panel each (at most three)."""
+def curves_figure(history: Sequence[Mapping[str, float]], *, step: str = "step") -> Figure:
+    """Public metrics over the steps of a run, one panel each (at most three).
+
+    Args:
+      step: what a step of this run is called.
+    """
     names = metric_names(history)[:3]
     figure, panels = _figure(max(1, len(names)))
     for axes, name in zip(panels, names, strict=False):
@@ -126,7 +130,7 @@ def curves_figure(history: Sequence[Mapping[str, float]]) -> Figure:
         values = np.array([row[name] for row in rows], np.float64)
         keep = _decimated(len(rows)) - 1
         axes.plot(steps[keep], values[keep], color=BLUE, linewidth=2, marker="o", markersize=3.5)
-        _name(axes, f"{_words(name).capitalize()} on public data", "step", _words(name))
+        _name(axes, f"{_words(name).capitalize()} on public data", step, _words(name))
         _step_ticks(axes)
     return figure
 

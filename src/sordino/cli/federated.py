@@ -1,0 +1,429 @@
+"""``sordino federated``: training over many clients that keep their data, with a server nobody trusts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sordino.cli.console import err, out, show_guarantee
+from sordino.errors import SordinoError
+
+if TYPE_CHECKING:
+    from sordino.federated.agreement import Agreement
+    from sordino.federated.coordinator import DurableServer, RoundRecord, Watcher
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Train over many clients that keep their data; noise that each adds, and later takes back.",
+)
+
+_Folder = Annotated[Path, typer.Argument(help="The run's folder.")]
+_Test = Annotated[
+    Path | None, typer.Option(help="PUBLIC test data; the only data scores are computed on.")
+]
+_Every = Annotated[int, typer.Option(help="Rounds between two scores.")]
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new folder for the run.")],
+    *,
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            help="What is public about the tables: bounds, categories, classes (JSON, TOML)."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Instead: a model of your own, as module:name.")
+    ] = None,
+    clients: Annotated[str, typer.Option(help="How many clients, or their names with commas.")],
+    examples: Annotated[int, typer.Option(help="The least number of examples a client has.")],
+    rounds: Annotated[int, typer.Option(help="How often the model moves.")],
+    per_round: Annotated[
+        int | None, typer.Option(help="Clients in a round; all of them unless given.")
+    ] = None,
+    epsilon: Annotated[float, typer.Option(help="Each example's budget.")],
+    delta: Annotated[float, typer.Option(help="Well below 1 over a client's examples.")] = 1e-5,
+    trust: Annotated[str, typer.Option(help="untrusted, secure-sum or trusted.")] = "untrusted",
+    schedule: Annotated[str | None, typer.Option(help="leaky, uniform, paper or fresh.")] = None,
+    algorithm: Annotated[
+        str, typer.Option(help="dp-mu2, noisy-sgd or lowy-razaviyayn.")
+    ] = "dp-mu2",
+    unit: Annotated[str, typer.Option(help="What is protected: example or client.")] = "example",
+    adjacency: Annotated[str, typer.Option(help="zero-out or replace-one.")] = "zero-out",
+    clip: Annotated[float, typer.Option(help="Largest norm of one example's correction.")] = 1.0,
+    batch: Annotated[
+        int | None, typer.Option(help="Examples in a message; so that all are used unless given.")
+    ] = None,
+    uses: Annotated[int, typer.Option(help="How often an example may be used.")] = 1,
+    learning_rate: Annotated[float | None, typer.Option(help="Instead of the default.")] = None,
+    radius: Annotated[
+        float | None, typer.Option(help="Of the ball that the model stays in.")
+    ] = None,
+    extra: Annotated[int, typer.Option(help="Clients asked beyond the needed ones.")] = 0,
+    spare: Annotated[
+        float, typer.Option(help="Messages per message that may come to nothing.")
+    ] = 0.1,
+    colluders: Annotated[
+        int, typer.Option(help="Of a cohort, who may work with the server (secure-sum).")
+    ] = 0,
+    host: Annotated[str, typer.Option(help="Where the server will listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Its port.")] = 8000,
+    local: Annotated[
+        bool, typer.Option("--local", help="For `simulate` only: no certificates, no Flower.")
+    ] = False,
+) -> None:
+    """Make a run's agreement, and a folder for the server and for each client."""
+    from sordino.federated.agreement import agree
+    from sordino.models.schema import Schema
+    from sordino.sites.folders import create
+    from sordino.sites.models import own_model, table_model
+    from sordino.sites.running import pad_keys
+
+    if (schema is None) == (model is None):
+        raise SordinoError("give --schema for tables, or --model for a model of your own")
+    made = table_model(Schema.load(schema)) if schema is not None else own_model(str(model))
+    names: Any = (
+        int(clients) if clients.isdecimal() else [one.strip() for one in clients.split(",")]
+    )
+    count = names if isinstance(names, int) else len(names)
+    share = min(1.0, ((per_round or count) + extra) / max(1, count))
+    if batch is None:
+        batch = max(1, examples // max(1, round(rounds * share / uses)))
+    private, keys = pad_keys(count) if trust == "secure-sum" else ([], ())
+    agreement = agree(
+        clients=names,
+        parameters=made.parameters,
+        rounds=rounds,
+        per_round=per_round,
+        epsilon=epsilon,
+        delta=delta,
+        clip=clip,
+        batch=batch,
+        uses=uses,
+        examples=examples,
+        algorithm=algorithm,
+        trust=trust,
+        schedule=schedule,
+        unit=unit,
+        adjacency=adjacency,
+        learning_rate=learning_rate,
+        radius=radius,
+        smoothness=made.smoothness,
+        extra=extra,
+        spare=max(spare, 1.5 * extra / (per_round or count)),
+        colluders=colluders,
+        keys=keys,
+        name=folder.name,
+    )
+    create(
+        folder,
+        agreement,
+        made,
+        host=host,
+        port=port,
+        private=dict(zip(agreement.clients, private, strict=True)) if private else None,
+        deployed=not local,
+    )
+    show_agreement(agreement)
+    show_guarantee(agreement.guarantee.sentence())
+    console = out()
+    console.print(f"wrote {folder}", markup=False)
+    if local:
+        console.print(f"next: sordino federated simulate {folder} --data TABLE", markup=False)
+        return
+    console.print(
+        f"next: give each client its folder ({folder / 'clients'}/NAME), and nobody else; then\n"
+        f"      sordino federated server {folder / 'server'}\n"
+        "      sordino federated client NAME --data TABLE      at each client",
+        markup=False,
+    )
+
+
+@app.command()
+def server(
+    folder: Annotated[Path, typer.Argument(help="The server's folder.")],
+    *,
+    test_file: _Test = None,
+    every: _Every = 1,
+) -> None:
+    """Run the server until the rounds are done. Started again, it goes on where it was."""
+    from sordino.federated.flower.superlink import serve
+    from sordino.sites.folders import ServerSite
+
+    site = ServerSite.load(folder)
+    evaluate = None if test_file is None else site.model.evaluator(site.model.load(test_file))
+    with _watched(site.agreement) as watcher:
+        coordinator = site.open(evaluate=evaluate, every=every, watcher=watcher)
+        try:
+            show_agreement(site.agreement)
+            if coordinator.state.round > 1:
+                out().print(f"going on with round {coordinator.state.round:,}")
+            settings = site.settings
+            if not coordinator.finished:
+                serve(
+                    coordinator,
+                    clients=site.nodes(),
+                    certificate=folder / "server.crt",
+                    key=folder / "server.key",
+                    host=settings.host,
+                    port=settings.port,
+                    timeout=settings.timeout,
+                )
+            _finish(folder, coordinator, site.model, site.agreement)
+        finally:
+            coordinator.close()
+
+
+@app.command()
+def client(
+    folder: Annotated[Path, typer.Argument(help="This client's folder.")],
+    *,
+    data: Annotated[
+        Path | None, typer.Option(help="This client's table; or named in its client.toml.")
+    ] = None,
+    patience: Annotated[
+        float | None, typer.Option(help="Seconds to wait for a server; for ever unless given.")
+    ] = None,
+) -> None:
+    """Answer a server's requests until stopped. Started again, it goes on with the same counters."""
+    from sordino.federated.flower.supernode import join
+    from sordino.sites.folders import AUTHORITY, ClientSite
+
+    site = ClientSite.load(folder)
+    endpoint = site.open(site.part(data))
+    console = out()
+    try:
+        show_agreement(site.agreement)
+        console.print(
+            f"{site.settings.name}: {endpoint.client.data.examples:,} examples, "
+            f"{endpoint.state.index:,} messages sent, {_spent(endpoint.spent, site.agreement)}",
+            markup=False,
+        )
+        join(
+            Told(endpoint, site.agreement),
+            name=site.settings.name,
+            key=site.node_key,
+            server=site.settings.server,
+            authority=folder / AUTHORITY,
+            patience=patience,
+        )
+        console.print(
+            f"{site.settings.name}: {endpoint.state.index:,} messages sent, "
+            f"{_spent(endpoint.spent, site.agreement)}",
+            markup=False,
+        )
+    finally:
+        endpoint.close()
+
+
+@app.command()
+def simulate(
+    folder: _Folder,
+    *,
+    data: Annotated[
+        list[Path], typer.Option(help="One table to deal out, or one for each client in order.")
+    ],
+    skew: Annotated[
+        float | None, typer.Option(help="How unequal labels are dealt out; small is very.")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="direct, or flower: through its messages, in this process.")
+    ] = "direct",
+    test_file: _Test = None,
+    every: _Every = 1,
+    insecure_seed: Annotated[
+        int | None, typer.Option(help="Makes the noise reproducible: NOT private.")
+    ] = None,
+) -> None:
+    """Run server and clients in this process: to try out an agreement before deploying it."""
+    from sordino.engine.compilation import use_compilation_cache
+    from sordino.federated.agreement import Agreement
+    from sordino.sites.folders import AGREEMENT, MODEL
+    from sordino.sites.models import load_model_description
+    from sordino.sites.running import local_clients, local_server, run_here, split_rows
+
+    agreement = Agreement.load(folder / AGREEMENT)
+    model = load_model_description(folder / MODEL)
+    count = len(agreement.clients)
+    if len(data) not in (1, count):
+        raise SordinoError(
+            f"give one table, or one for each of the {count:,} clients; got {len(data):,}"
+        )
+    loaded = [model.load(path) for path in data]
+    rows = split_rows(loaded[0], count, skew=skew, seed=insecure_seed) if len(data) == 1 else loaded
+    private = _pad_keys(folder, agreement)
+    use_compilation_cache()
+    evaluate = None if test_file is None else model.evaluator(model.load(test_file))
+    show_agreement(agreement)
+    with _watched(agreement) as watcher:
+        coordinator = local_server(
+            agreement,
+            model,
+            insecure_seed=insecure_seed,
+            evaluate=evaluate,
+            every=every,
+            watcher=watcher,
+        )
+        clients = local_clients(
+            agreement, model, rows, insecure_seed=insecure_seed, private=private
+        )
+        run_here(coordinator, clients, engine=engine)
+    if insecure_seed is not None:
+        err().print("with a seed of your own the noise is known: this run is not private")
+    _finish(folder / "simulated", coordinator, model, agreement)
+
+
+class Told:
+    """An endpoint that says what happens, for a client's terminal."""
+
+    def __init__(self, endpoint: Any, agreement: Agreement) -> None:
+        self._endpoint, self._agreement = endpoint, agreement
+
+    def answer(self, message: bytes) -> bytes:
+        from sordino.federated.messages import Refusal, message_from_bytes
+
+        raw: bytes = self._endpoint.answer(message)
+        reply = message_from_bytes(raw)
+        if isinstance(reply, Refusal):
+            err().print(f"turn {reply.turn}: refused: {reply.reason}", markup=False, soft_wrap=True)
+        else:
+            sent = self._endpoint.state.sent
+            out().print(
+                f"turn {sent.turn:,}, round {sent.round:,}: sent message {sent.index:,}; "
+                f"{_spent(self._endpoint.spent, self._agreement)}",
+                markup=False,
+                soft_wrap=True,
+            )
+        return raw
+
+
+def show_agreement(agreement: Agreement) -> None:
+    """The run's numbers, on a few lines."""
+    from math import sqrt
+
+    noise = sqrt(agreement.variance) * agreement.step
+    taken = agreement.leak / 65536
+    back = "which grows with each message" if agreement.growing else "the same in each message"
+    out().print(
+        f"{agreement.name}: {agreement.algorithm} over {len(agreement.clients):,} clients, "
+        f"{agreement.per_round:,} of them in each of {agreement.rounds:,} rounds; {agreement.trust}\n"
+        f"  {agreement.parameters:,} parameters, {agreement.batch:,} examples a message, clip "
+        f"{agreement.clip:g}, noise {noise:.4g} ({back}), of which the next message takes back "
+        f"{taken:.5g}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _spent(mu: float, agreement: Agreement) -> str:
+    return f"spent mu {mu:.4g} of {agreement.mu:.4g}"
+
+
+@contextmanager
+def _watched(agreement: Agreement) -> Iterator[Watcher]:
+    """A bar with rounds, participation, score and budget, and a line for everything unusual."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from sordino.federated.coordinator import Watcher
+
+    console = out()
+    columns = (
+        TextColumn("rounds"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+    )
+    plain = not console.is_terminal
+    with Progress(*columns, console=console, disable=plain) as bar:
+        task = bar.add_task("", total=agreement.rounds)
+
+        def done(record: RoundRecord) -> None:
+            words = [f"{len(record.committed)} of {len(record.asked)} asked"]
+            words += [f"{name} {value:.4g}" for name, value in record.metrics.items()]
+            words.append(f"most spent: mu {max(record.spent.values()):.4g} of {agreement.mu:.4g}")
+            bar.update(task, completed=record.round, description=", ".join(words))
+            step = max(1, agreement.rounds // 10)
+            if plain and (record.round % step == 0 or record.round == agreement.rounds):
+                console.print(
+                    f"round {record.round:,} of {agreement.rounds:,}: {', '.join(words)}",
+                    markup=False,
+                    soft_wrap=True,
+                )
+
+        def event(text: str) -> None:
+            err().print(text, markup=False, soft_wrap=True, style="dim")
+
+        yield Watcher(done, event)
+
+
+def _finish(folder: Path, coordinator: DurableServer, model: Any, agreement: Agreement) -> None:
+    """Say how it ended; write the model, the guarantee and the report."""
+    from sordino._files import write_atomically
+    from sordino.cli.train import today
+    from sordino.report.federated import write_federated_report
+
+    done = coordinator.state.round - 1
+    console = out()
+    history = coordinator.history()
+    if done < agreement.rounds:
+        for name, reason in coordinator.state.out.items():
+            console.print(f"{name} is out: {reason}", markup=False, soft_wrap=True)
+        console.print(f"stopped after {done:,} of {agreement.rounds:,} rounds")
+    if not history:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    name, raw = model.saved(coordinator.params)
+    write_atomically(folder / name, raw)
+    text = json.dumps(agreement.guarantee.to_json(), indent=1) + "\n"
+    write_atomically(folder / "guarantee.json", text)
+    write_federated_report(
+        folder / "report",
+        agreement,
+        history,
+        coordinator.events(),
+        title=agreement.name,
+        date=today(),
+        out=dict(coordinator.state.out),
+        seen_by_clients=_seen_by_clients(agreement, history),
+    )
+    scores = [record.metrics for record in history if record.metrics]
+    if scores:
+        console.print(
+            "on public data: " + ", ".join(f"{k} {v:.4g}" for k, v in scores[-1].items()),
+            markup=False,
+        )
+    show_guarantee(agreement.guarantee.sentence())
+    for path in (folder / name, folder / "guarantee.json", folder / "report" / "index.html"):
+        console.print(f"wrote {path}", markup=False, soft_wrap=True)
+
+
+def _seen_by_clients(agreement: Agreement, history: list[RoundRecord]) -> dict[str, float] | None:
+    """mu against the other clients, who see the model only; None where it is not computed."""
+    return None
+
+
+def _pad_keys(folder: Path, agreement: Agreement) -> dict[str, bytes] | None:
+    if agreement.trust != "secure-sum":
+        return None
+    try:
+        return {
+            name: (folder / "clients" / name / "pad.key").read_bytes() for name in agreement.clients
+        }
+    except OSError as error:
+        raise SordinoError(
+            f"a client's pad.key cannot be read: {error.strerror or error}"
+        ) from None

@@ -1,0 +1,622 @@
+r"""The agreement: everything public about a federated run, decided before a record is read.
+
+All parties hold the same file, each its own copy; requests and replies carry its digest, and a client
+that is asked under another agreement refuses. So clip, noise and budget are a client's own numbers,
+whatever a server says. `agree` makes one from a budget.
+
+Who is trusted (papers/02 sections 1.3, 1.4 and 5.4):
+
+    untrusted    each client's noise protects it against the server and everybody else
+    secure-sum   the server sees sums over a cohort only; its honest members' noise adds up
+    trusted      the server sees clipped sums, and adds one noise for all
+
+Under a secure sum with n honest members in every cohort, split what one example adds to the sum into n
+whole parts, one for each member: the sum is the same. So it is a function of n independent streams,
+each of which the example moves by ``reach / n + sqrt(d)`` at most (the parts are rounded), and
+
+    mu^2  <=  sum_i mu_i^2(reach / n + sqrt(d))
+
+for whatever cohorts, also if a server chooses them: every client limits its own stream to ``mu^2 / n``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import secrets
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sordino._files import write_atomically
+from sordino.errors import (
+    DAMAGE,
+    SordinoError,
+    known_fields,
+    require_choice,
+    require_count,
+    require_fraction,
+    require_positive,
+    shown,
+)
+from sordino.federated.account import LEAK_UNITS, ROUNDED, Account, chain_cost
+from sordino.mechanisms.cancelling import Cancelling
+from sordino.mechanisms.discrete import MOST_VARIANCE
+from sordino.mechanisms.lattice import MOST_DRAWS, Lattice
+from sordino.mechanisms.maps import Anytime
+from sordino.privacy.discrete import rounding_distance
+from sordino.privacy.gdp import mu_from_epsilon_delta
+from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.participation import FixedBatches
+
+_VERSION = 1
+TRUST = ("untrusted", "secure-sum", "trusted")
+SCHEDULES = ("leaky", "uniform", "paper", "fresh")
+UNITS = ("example", "client")
+ADJACENCIES = {"zero-out": 1, "replace-one": 2}
+# Noise is drawn with a standard deviation of at most this many lattice steps, and sums must fit int32.
+_MOST_STEPS = 2**24 - 2**4
+_FITS = 2**31 - 1
+_DEVIATIONS = 10
+_LEAST_STEPS = 2**10
+# A client that is picked at random is picked more often than the cap with this probability, any of them.
+_OVER_CAP = 1e-6
+_MOST_CLIENTS = 1_000_000
+# Beyond this an epsilon is a number, but no privacy.
+_MOST_MU = 1e6
+# Messages and rounds have numbers below this (`messages.py`).
+_MOST_MESSAGES = 1 << 48
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What a client computes and how the server moves.
+
+    Attributes:
+      recursive: whether messages are ``t grad(x_t) - (t-1) grad(x_{t-1})`` or plain gradients.
+      accumulates: whether the server steps along the sum of all messages (mu^2) or of one round.
+      whole: whether every message is of all the client's examples.
+    """
+
+    recursive: bool
+    accumulates: bool
+    whole: bool = False
+
+
+ALGORITHMS = {
+    "dp-mu2": Algorithm(recursive=True, accumulates=True),
+    "noisy-sgd": Algorithm(recursive=False, accumulates=False),
+    "lowy-razaviyayn": Algorithm(recursive=False, accumulates=False, whole=True),
+}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One federated run in numbers.
+
+    Attributes:
+      name: for people.
+      clients: names of all who may take part (M of them).
+      parameters: d.
+      algorithm: one of `ALGORITHMS`.
+      trust: one of `TRUST`.
+      per_round: m messages make a round, and the divisor is always m times `batch`.
+      rounds: T.
+      batch: examples in one message.
+      uses: how often one example may be used.
+      clip: S, the largest norm of what one example (or, for unit "client", one message) adds.
+      adjacency, unit: what the guarantee is for.
+      mu: the budget of one example (or client), as a GDP parameter.
+      delta: at which the guarantee is printed.
+      cap: most messages that one client sends.
+      leak: how much of its parent's noise a message takes back, in 65536ths.
+      variance: V of a message's noise, in squared lattice steps; of the k-th one ``V k`` if `growing`.
+      growing: whether noise grows with the number of messages sent (the paper's schedule).
+      exponent: the lattice is all multiples of ``2^exponent``.
+      learning_rate: eta.
+      radius: of the ball around the start that iterates are projected to; None for none.
+      extra: how many clients more than m are asked in a round.
+      colluders: under a secure sum, how many members of a cohort may work with the server.
+      keys: under a secure sum, every client's public X25519 key (hex), in the order of `clients`.
+      nonce: makes agreements that are otherwise equal different (hex).
+    """
+
+    name: str
+    clients: tuple[str, ...]
+    parameters: int
+    algorithm: str
+    trust: str
+    per_round: int
+    rounds: int
+    batch: int
+    uses: int
+    clip: float
+    adjacency: str
+    unit: str
+    mu: float
+    delta: float
+    cap: int
+    leak: int
+    variance: int
+    growing: bool
+    exponent: int
+    learning_rate: float
+    radius: float | None = None
+    extra: int = 0
+    colluders: int = 0
+    keys: tuple[str, ...] = ()
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    def __post_init__(self) -> None:
+        for name in ("parameters", "per_round", "rounds", "batch", "uses", "cap"):
+            require_count(name, getattr(self, name))
+        for name in ("leak", "extra", "colluders"):
+            require_count(name, getattr(self, name), minimum=0)
+        for name, most in (("clip", math.inf), ("mu", _MOST_MU), ("learning_rate", math.inf)):
+            require_positive(name, getattr(self, name), maximum=most)
+        if self.mu < 1 / _MOST_MU:
+            raise SordinoError(f"mu must be at least {1 / _MOST_MU:g}, got {shown(self.mu)}")
+        for name in ("name", "nonce"):
+            text = getattr(self, name)
+            if not isinstance(text, str) or not text.isprintable() or len(text) > 200:
+                raise SordinoError(f"{name} must be a short printable text, got {shown(text)}")
+        require_fraction("delta", self.delta)
+        if self.radius is not None:
+            require_positive("radius", self.radius)
+        require_choice("algorithm", self.algorithm, ALGORITHMS)
+        require_choice("trust", self.trust, TRUST)
+        require_choice("adjacency", self.adjacency, ADJACENCIES)
+        require_choice("unit", self.unit, UNITS)
+        if self.leak > LEAK_UNITS:
+            raise SordinoError(f"leak must be at most {LEAK_UNITS} 65536ths, got {self.leak}")
+        if len(set(self.clients)) != len(self.clients) or not self.clients:
+            raise SordinoError("an agreement needs clients of different names")
+        if len(self.clients) > _MOST_CLIENTS:
+            raise SordinoError(f"an agreement has at most {_MOST_CLIENTS:,} clients")
+        for client in self.clients:
+            check_name(client)
+        if self.per_round > len(self.clients):
+            raise SordinoError(
+                f"per_round must be at most the number of clients ({len(self.clients):,}), got "
+                f"{self.per_round:,}"
+            )
+        if self.trust == "secure-sum":
+            if self.colluders >= self.per_round - 1:
+                raise SordinoError(
+                    f"a secure sum over {self.per_round} clients of which {self.colluders} may collude "
+                    "hides nothing; at least two honest clients are needed"
+                )
+            if self.extra:
+                raise SordinoError("under a secure sum a round needs exactly its cohort: extra=0")
+            keys = set(self.keys)
+            good = all(len(k) == 64 and set(k) <= set("0123456789abcdef") for k in keys)
+            if self.keys and (
+                len(keys) != len(self.clients) or len(self.keys) != len(keys) or not good
+            ):
+                raise SordinoError(
+                    "under a secure sum every client has a public key of its own (hex)"
+                )
+            if self.uses > 1 and self.leak:
+                raise SordinoError(
+                    "under a secure sum an example used more than once is accounted for fresh noise "
+                    "only; choose schedule='fresh' or uses=1"
+                )
+        if self.trust == "trusted" and self.extra:
+            raise SordinoError("a trusted server needs no spare messages: extra=0")
+        Lattice(self.exponent)
+        if not isinstance(self.variance, int) or not 4 <= self.variance <= MOST_VARIANCE:
+            raise SordinoError(
+                f"variance must be a whole number from 4 to 2^48, got {shown(self.variance)}"
+            )
+        if max(self.cap, self.rounds) > _MOST_MESSAGES:
+            raise SordinoError(f"rounds and cap must be at most 2^48, got {shown(self.cap)}")
+        if not self.clip / self.step >= 1 or self.batch * self.clip / self.step > _FITS:
+            raise SordinoError(
+                "clip must be at least one lattice step, and a message's clips together below 2^31"
+            )
+
+    @property
+    def kind(self) -> Algorithm:
+        return ALGORITHMS[self.algorithm]
+
+    @property
+    def step(self) -> float:
+        """Distance of neighbours on the lattice."""
+        return 2.0**self.exponent
+
+    @property
+    def kappa(self) -> int:
+        return ADJACENCIES[self.adjacency]
+
+    @property
+    def divisor(self) -> int:
+        """What a round's sum is divided by: constant, whoever answers (papers/02 E4)."""
+        return self.per_round * (1 if self.unit == "client" else self.batch)
+
+    @property
+    def honest(self) -> int:
+        """How many independent streams hide one example."""
+        return self.per_round - self.colluders if self.trust == "secure-sum" else 1
+
+    @property
+    def length(self) -> int:
+        """Most messages of one chain of noise: a client's, or the trusted server's."""
+        return self.rounds if self.trust == "trusted" else self.cap
+
+    @property
+    def reach(self) -> float:
+        """How far one example or client moves one noised stream in one message, in lattice steps."""
+        return self._share(self.kappa * self.clip / self.step)
+
+    @property
+    def other_reach(self) -> float:
+        """The same for the unit that is not planned for: a whole client, or an example of one.
+
+        A client's message is its block's sum, of `batch` examples. An example in a block that is
+        clipped as one can turn it around, also by being left out: twice the clip in any case.
+        """
+        if self.unit == "client":
+            return self._share(2 * self.clip / self.step)
+        return self._share(self.batch * self.kappa * self.clip / self.step)
+
+    def _share(self, moved: float) -> float:
+        """What of a change of the sum falls to one of the streams that hide it."""
+        return moved if self.honest == 1 else moved / self.honest + math.sqrt(self.parameters)
+
+    @property
+    def limit(self) -> float:
+        """mu^2 that one noised stream may reach."""
+        return self.mu**2 / self.honest
+
+    def variance_of(self, index: int) -> int:
+        """V of the message with that index (from 1)."""
+        return self.variance * index if self.growing else self.variance
+
+    def account(self) -> Account:
+        """An empty account of one stream."""
+        return Account.opened(reach=self.reach, leak=self.leak, parameters=self.parameters)
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """What every client's data gets, as long as the client runs this code."""
+        uses = "in one message" if self.uses == 1 else f"in up to {self.uses} messages"
+        if self.unit == "client":
+            uses = f"in up to {self.cap:,} messages"
+        seen = {
+            "untrusted": "each of which the server and everybody else may see",
+            "secure-sum": f"of which everybody sees sums over {self.honest} or more honest clients "
+            "only",
+            "trusted": "which nobody but the server sees before noise is added",
+        }[self.trust]
+        return Guarantee.gaussian(
+            self.mu,
+            adjacency=self.adjacency,
+            unit=self.unit,
+            participation=f"{uses}, {seen}",
+            exact=self.trust != "secure-sum",
+            delta_hint=self.delta,
+            distance=rounding_distance(self.variance, MOST_DRAWS),
+            is_zcdp=True,
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """What requests and replies name the agreement by."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": _VERSION,
+            **asdict(self),
+            "clients": list(self.clients),
+            "keys": list(self.keys),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Agreement:
+        if not isinstance(data, dict) or data.get("version") != _VERSION:
+            raise SordinoError(f"this is not an agreement of version {_VERSION}: {shown(data)}")
+        values = {name: value for name, value in data.items() if name != "version"}
+        values = known_fields("an agreement", values, cls)
+        kinds = {entry.name: entry.type for entry in fields(cls)}
+        try:
+            for name, value in values.items():
+                values[name] = _READ[str(kinds[name])](value)
+            return cls(**values)
+        except SordinoError:
+            raise
+        except DAMAGE:
+            raise SordinoError(f"this agreement is damaged: {shown(data)}") from None
+
+    def save(self, path: Path | str) -> None:
+        write_atomically(Path(path), json.dumps(self.to_json(), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path | str) -> Agreement:
+        try:
+            data = json.loads(Path(path).read_text("utf-8"))
+        except OSError as error:
+            raise SordinoError(
+                f"the agreement {str(path)!r} cannot be read: {error.strerror or error}"
+            ) from None
+        except (ValueError, RecursionError):
+            raise SordinoError(f"{str(path)!r} is not an agreement: it is not JSON") from None
+        try:
+            return cls.from_json(data)
+        except SordinoError as error:
+            raise SordinoError(f"in {str(path)!r}: {error}") from None
+
+
+def check_name(name: str) -> str:
+    """`name` if it can be a client's: letters, digits, '.', '_' and '-'."""
+    plain = isinstance(name, str) and name.isascii() and 0 < len(name) <= 64
+    if not plain or not all(c.isalnum() or c in "._-" for c in name) or not name[0].isalnum():
+        raise SordinoError(
+            f"a client's name has up to 64 letters, digits, '.', '_' and '-', got {shown(name)}"
+        )
+    return name
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 63:
+        raise TypeError
+    return value
+
+
+def _real(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > 400:
+        raise TypeError
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError
+    return tuple(_text(entry) for entry in value)
+
+
+_READ: dict[str, Any] = {
+    "int": _whole,
+    "float": _real,
+    "str": _text,
+    "bool": _flag,
+    "tuple[str, ...]": _names,
+    "float | None": lambda value: None if value is None else _real(value),
+}
+
+
+def agree(
+    *,
+    clients: int | list[str] | tuple[str, ...],
+    parameters: int,
+    rounds: int,
+    per_round: int | None = None,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    mu: float | None = None,
+    clip: float = 1.0,
+    batch: int = 1,
+    uses: int = 1,
+    examples: int | None = None,
+    algorithm: str = "dp-mu2",
+    trust: str = "untrusted",
+    schedule: str | None = None,
+    leak: float | None = None,
+    unit: str = "example",
+    adjacency: str = "zero-out",
+    cap: int | None = None,
+    learning_rate: float | None = None,
+    radius: float | None = None,
+    smoothness: float = 0.5,
+    extra: int = 0,
+    spare: float | None = None,
+    colluders: int = 0,
+    keys: tuple[str, ...] = (),
+    name: str = "federation",
+    nonce: str | None = None,
+) -> Agreement:
+    """An agreement whose noise is just enough for the budget.
+
+    Args:
+      clients: how many, or their names.
+      parameters: d.
+      rounds: T.
+      per_round: m; all clients unless given.
+      epsilon, delta: the budget of one example (or client); or `mu` instead of epsilon.
+      clip: S, of one example's correction (unit "client": of one message).
+      batch: examples in one message. "lowy-razaviyayn" needs `examples`, and takes all of them.
+      uses: how often one example may be used.
+      examples: the least number of examples a client has; only matters if `uses` is more than 1.
+      schedule: "leaky" (takes back nearly all of the noise before; the default), "uniform" (all of it,
+        same noise always), "paper" (all of it, noise growing with the number of messages) or "fresh"
+        (nothing; the default for unit "client", where cancelling costs more than it saves).
+      leak: how much is taken back, instead of the best for the expected number of messages.
+      cap: most messages of one client; by default, what a client picked at random stays below.
+      learning_rate: eta; by default from `smoothness` (L) and the noise, a starting point only.
+      extra: clients asked beyond m in each round, whose messages are paid for in any case.
+      spare: how many messages that come to nothing (too late, one too many) each client can pay for, per
+        message that is committed; 1.5 times what `extra` causes unless given. Only a leaking chain has
+        to make room for them: its noise has ``1 + spare`` times the variance.
+      colluders: members of a cohort that may work with the server, under a secure sum.
+      keys: under a secure sum, the clients' public keys (`secure.pads.public_key`, hex).
+    """
+    names = clients
+    if not isinstance(names, (list, tuple)):
+        count = require_count("clients", names)
+        names = [f"client-{i:0{len(str(count - 1))}d}" for i in range(count)]
+    members = tuple(names)
+    per_round = len(members) if per_round is None else require_count("per_round", per_round)
+    rounds = require_count("rounds", rounds)
+    require_choice("algorithm", algorithm, ALGORITHMS)
+    require_choice("unit", unit, UNITS)
+    require_choice("trust", trust, TRUST)
+    require_choice("adjacency", adjacency, ADJACENCIES)
+    kind = ALGORITHMS[algorithm]
+    if (epsilon is None) == (mu is None):
+        raise SordinoError("give the budget as epsilon (and delta), or as mu; one of them")
+    if mu is None:
+        assert epsilon is not None
+        # A little less than all of delta: discrete noise costs some of it, far below this.
+        mu = mu_from_epsilon_delta(require_positive("epsilon", epsilon), delta * (1 - 1e-6))
+    fresh = unit == "client" or not kind.accumulates
+    schedule = schedule or ("fresh" if fresh else "leaky")
+    require_choice("schedule", schedule, SCHEDULES)
+    if kind.whole:
+        if examples is None:
+            raise SordinoError(f"{algorithm} sends the gradient of all examples: give `examples`")
+        batch = examples
+        uses = rounds
+    share = min(1.0, (per_round + extra) / len(members))
+    expected = max(1, round(rounds * share))
+    messages = rounds if trust == "trusted" else expected
+    if cap is None:
+        cap = rounds if schedule == "paper" else _cap(rounds, share, len(members))
+    cap = require_count("cap", cap)
+    apart = 1 if unit == "client" or kind.whole else _blocks(examples, batch, uses, messages)
+    times = cap if unit == "client" else min(uses, cap)
+    units = _leak(schedule, leak, messages, apart if uses > 1 else messages)
+    made: dict[str, Any] = {} if nonce is None else {"nonce": nonce}
+    draft = Agreement(
+        name=name,
+        clients=members,
+        parameters=parameters,
+        algorithm=algorithm,
+        trust=trust,
+        per_round=per_round,
+        rounds=rounds,
+        batch=batch,
+        uses=uses,
+        clip=clip,
+        adjacency=adjacency,
+        unit=unit,
+        mu=mu,
+        delta=delta,
+        cap=cap,
+        leak=units,
+        variance=4,
+        growing=schedule == "paper",
+        exponent=math.floor(math.log2(clip)) - 10 if 0 < clip < math.inf else 0,
+        learning_rate=1.0,
+        radius=radius,
+        extra=extra,
+        colluders=colluders,
+        keys=tuple(keys),
+        **made,
+    )
+    if spare is None:
+        spare = 1.5 * extra / per_round
+    if not 0 <= spare <= 100:
+        raise SordinoError(f"spare must be between 0 and 100 messages per message, got {spare!r}")
+    noised = _with_noise(draft, schedule, times, apart, spare)
+    rate = learning_rate
+    if rate is None:
+        rate = _learning_rate(noised, smoothness)
+    return replace(noised, learning_rate=require_positive("learning_rate", rate))
+
+
+def _cap(rounds: int, share: float, clients: int) -> int:
+    """What none of the clients exceeds but with probability 1e-6, if they are picked at random."""
+    if share >= 1:
+        return rounds
+    from scipy.stats import binom  # here, because it takes long to import
+
+    return int(min(rounds, max(1, binom.isf(_OVER_CAP / clients, rounds, share))))
+
+
+def _blocks(examples: int | None, batch: int, uses: int, messages: int) -> int:
+    if uses == 1:
+        return messages
+    if examples is None:
+        raise SordinoError(
+            "to use examples more than once, give `examples`, the least number that a client has"
+        )
+    return max(1, -(-require_count("examples", examples) // batch))
+
+
+def _leak(schedule: str, leak: float | None, messages: int, apart: int) -> int:
+    if schedule == "fresh":
+        return 0
+    if schedule in ("uniform", "paper"):
+        return LEAK_UNITS
+    if leak is None:
+        if messages == 1:
+            return 0
+        apart = min(apart, messages)
+        leak = Cancelling.leaky(Anytime(), FixedBatches(messages, apart)).leak
+    return round(require_fraction("leak", leak, closed=True) * LEAK_UNITS)
+
+
+def _with_noise(draft: Agreement, schedule: str, times: int, apart: int, spare: float) -> Agreement:
+    """The lattice and the variance: the finest lattice on which everything fits, then what it costs."""
+    bound = draft.kappa * draft.clip / draft.honest
+    share = draft.leak / LEAK_UNITS
+
+    def needed(rounding: float) -> float:
+        """Variance over reach^2."""
+        if schedule == "paper":
+            return (1 + math.log(draft.rounds)) / draft.limit
+        cost = chain_cost(
+            messages=draft.length, leak=draft.leak, uses=times, apart=apart, rounding=rounding
+        )
+        # A message that is never committed is one more leaf beside the next one in the chain.
+        leaves = 1 + spare if 0 < draft.leak < LEAK_UNITS and draft.trust != "trusted" else 1.0
+        return cost * leaves / draft.limit
+
+    std = bound * math.sqrt(needed(0.0))
+    growth = draft.length if draft.growing else 1
+    largest = std * math.sqrt(growth)
+    messages = draft.per_round if draft.trust == "trusted" else 1
+    room = draft.batch * draft.clip * messages + _DEVIATIONS * largest * math.hypot(1, share)
+    step = max(room / _FITS, 1.01 * largest / _MOST_STEPS)
+    # Rounding makes it a little more, the more so the larger the model: then a coarser lattice.
+    finest = math.ceil(math.log2(step))
+    for exponent in range(finest, finest + 8):
+        step = 2.0**exponent
+        if min(std, draft.kappa * draft.clip) / step < _LEAST_STEPS:
+            break
+        reach = bound / step + (math.sqrt(draft.parameters) if draft.honest > 1 else 0.0)
+        rounding = math.sqrt(draft.parameters) / reach if 0 < share < 1 else 0.0
+        variance = math.ceil(reach**2 * needed(rounding * (1 + 1e-9)) + ROUNDED)
+        if variance * growth <= MOST_VARIANCE:
+            return replace(draft, exponent=exponent, variance=variance)
+    advice = "schedule='uniform' or 'fresh', " if 0 < share < 1 else ""
+    raise SordinoError(
+        f"with {draft.parameters:,} parameters and sums of {draft.batch:,} contributions, clip and noise "
+        f"do not both fit into 32-bit messages; choose {advice}smaller batches, another budget or "
+        "fewer rounds"
+    )
+
+
+def _learning_rate(made: Agreement, smoothness: float) -> float:
+    """What the loss allows, or what keeps the noise's walk within the radius; a starting point.
+
+    In the limit of many rounds, ``w' = -eta t g(x)`` and ``x' = 2 (w - x) / t`` make ``x'' + 3 x'/t +
+    2 eta g = 0``: Nesterov's method with steps of 2 eta. So eta may be of the order of 1/L, and the
+    paper's 1/(8 L T) is far too small (papers/02 E15) as long as the noise is. That is a random walk
+    of std ``eta sigma sqrt(M T (2 - p) / p) / m`` in each coordinate of w (2.4).
+    """
+    smooth = require_positive("smoothness", smoothness)
+    p = made.per_round / len(made.clients)
+    sigma = math.sqrt(made.variance) * made.step / made.divisor
+    draws = len(made.clients) * made.rounds * (2 - p) / p
+    if not made.kind.accumulates:
+        draws = made.per_round * made.rounds
+    elif made.trust == "trusted":
+        draws = made.rounds
+    walk = sigma * math.sqrt(draws * made.parameters)
+    return min(1 / (5 * smooth), (made.radius or 4 / math.sqrt(smooth)) / walk)

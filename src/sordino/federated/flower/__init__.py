@@ -1,0 +1,32 @@
+"""Federated training on Flower: the adapter between its messages and the core's bytes.
+
+    app           a ClientApp that carries bytes to an `Endpoint`, a Strategy that drives a `Coordinator`
+    inprocess     both in one process, without a network: for tests, studies and simulations
+    simulation    both under Flower's own simulation engine (Ray)
+    deployment    the real thing: TLS, clients known by their keys, code that only its owner installs
+    losses        a bad line, for tests: requests and replies that do not arrive
+
+No protocol is in here. Importing any of these modules imports flwr, with its telemetry, its update
+check and its installing of packages at run time switched off.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+from sordino.errors import MissingExtraError
+
+if find_spec("flwr") is None:
+    raise MissingExtraError(
+        "federated training needs flwr; install it with: pip install 'sordino[fl]'"
+    )
+
+# Flower reads some of these while it is being imported, so they are set here, before that. A library
+# for private training calls nobody on its own.
+os.environ.update(
+    FLWR_TELEMETRY_ENABLED="0",
+    FLWR_DISABLE_UPDATE_CHECK="1",
+    FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION="1",
+    RAY_USAGE_STATS_ENABLED="0",
+)

@@ -1,0 +1,1 @@
+"""Sums over data owners of which nobody sees the parts."""

@@ -1,0 +1,221 @@
+"""What a federated run trains: a linear model of a table, or a model of your own.
+
+A model is public: all sites hold the same description, and the start is a function of it. What a site
+brings is data. A model of your own is code that a site has installed itself; nothing is ever loaded that
+came over the network.
+
+    # study.py, installed at every site
+    from sordino.sites.models import Model
+    model = Model(loss=my_loss, params=start, load=lambda path: (X, y), metrics=None)
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.errors import SordinoError, one_line, shown
+from sordino.federated.contribution import flattened
+from sordino.losses import LeastSquares, LinearLoss, Logistic, Softmax
+from sordino.models.rows import RowPreparation
+from sordino.models.schema import Schema
+
+Metrics = Callable[[Any, Any], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loss, a start, and how data is read.
+
+    Attributes:
+      loss: a `LinearLoss`, or ``loss(params, *example) -> scalar`` in JAX.
+      params: the start: any pytree of float arrays.
+      load: the arrays of a file, as a tuple with equal leading axes.
+      metrics: of (params, arrays), for public data; None for the mean loss.
+      smoothness: about the largest curvature of the loss, for the default learning rate.
+      save: the trained parameters as a file's bytes; None for an npz of the leaves.
+      description: what the sites must have in common, as plain data.
+    """
+
+    loss: Any
+    params: Any
+    load: Callable[[Path], tuple[Any, ...]]
+    metrics: Metrics | None = None
+    smoothness: float = 0.5
+    save: Callable[[Any], bytes] | None = None
+    description: Mapping[str, Any] | None = None
+
+    @property
+    def parameters(self) -> int:
+        """d."""
+        return int(flattened(self.params).size)
+
+    def unflattened(self, vector: NDArray[np.float32]) -> Any:
+        """A vector (d,) as parameters."""
+        import jax
+
+        leaves, structure = jax.tree.flatten(self.params)
+        ends = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
+        parts = np.split(np.asarray(vector), ends)
+        shaped = [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)]
+        return jax.tree.unflatten(structure, shaped)
+
+    def evaluator(
+        self, data: tuple[Any, ...]
+    ) -> Callable[[NDArray[np.float32]], Mapping[str, float]]:
+        """Metrics of a vector of parameters on public data."""
+        if self.metrics is not None:
+            given = self.metrics
+            return lambda vector: given(self.unflattened(vector), data)
+        import jax
+        import jax.numpy as jnp
+
+        losses = jax.jit(jax.vmap(self.loss, in_axes=(None, *[0] * len(data))))
+        return lambda vector: {"loss": float(jnp.mean(losses(self.unflattened(vector), *data)))}
+
+    def saved(self, vector: NDArray[np.float32]) -> tuple[str, bytes]:
+        """A file's name and bytes for the trained parameters."""
+        if self.save is not None:
+            return "model.npz", self.save(self.unflattened(vector))
+        import io
+
+        import jax
+
+        buffer = io.BytesIO()
+        leaves = jax.tree.leaves(self.unflattened(vector))
+        np.savez(buffer, allow_pickle=False, **{f"leaf-{i}": leaf for i, leaf in enumerate(leaves)})
+        return "model.npz", buffer.getvalue()
+
+
+def table_model(schema: Schema) -> Model:
+    """A linear model of a table: logistic or softmax regression, or least squares."""
+    if schema.target is None:
+        raise SordinoError("the schema names no target column; add target")
+    rows = RowPreparation(schema)
+    width = schema.width + 1
+    loss: LinearLoss
+    if schema.classes is not None:
+        binary = len(schema.classes) == 2
+        loss = Logistic() if binary else Softmax(len(schema.classes))
+        smoothness = 0.25 if binary else 0.5
+    elif schema.target_bounds is not None:
+        loss, smoothness = LeastSquares(), 1.0
+    else:
+        raise SordinoError("the schema has neither classes nor target_bounds; add one of them")
+
+    def load(path: Path) -> tuple[Any, ...]:
+        from sordino.datasets import read_table
+
+        return arrays_of(read_table(path))
+
+    def arrays_of(frame: Any) -> tuple[Any, ...]:
+        features, target = schema.split(frame)
+        if target.isna().any():
+            raise SordinoError(
+                f"the target {schema.target!r} has missing values; remove those rows first"
+            )
+        return rows(features), _labels(schema, target.to_numpy())
+
+    def metrics(params: Any, data: tuple[Any, ...]) -> Mapping[str, float]:
+        X, y = data
+        scores = X @ np.asarray(params).T
+        if schema.classes is None:
+            low, high = schema.target_bounds or (-1.0, 1.0)
+            error = float(np.sqrt(np.mean((scores - y) ** 2)))
+            return {"root mean squared error": error * (high - low) / 2}
+        guess = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
+        return {"accuracy": float(np.mean(guess == y))}
+
+    def save(params: Any) -> bytes:
+        from sordino.models.saved import model_bytes
+
+        weights = np.atleast_2d(np.asarray(params, np.float64)) / rows.radius(len(schema.names))
+        coef, intercept = weights[:, :-1], weights[:, -1]
+        fitted: dict[str, Any] = {
+            "schema_": schema,
+            "n_features_in_": len(schema.names),
+            "coef_": coef if schema.classes is not None else coef[0],
+            "intercept_": intercept if schema.classes is not None else intercept[0],
+        }
+        if schema.classes is not None:
+            fitted["classes_"] = np.asarray(schema.classes)
+        else:
+            fitted["target_bounds_"] = schema.target_bounds
+        return model_bytes(SimpleNamespace(**fitted), str(schema.target))
+
+    return Model(
+        loss,
+        np.zeros(loss.parameter_shape(width), np.float32),
+        load,
+        metrics,
+        smoothness,
+        save,
+        {"kind": "table", "schema": schema.to_json()},
+    )
+
+
+def own_model(name: str) -> Model:
+    """A model of your own by ``module:name``, from what is installed here."""
+    module, _, attribute = name.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), attribute or "model")
+        found = found() if callable(found) and not isinstance(found, Model) else found
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SordinoError(
+            f"there is no model {name!r} here ({one_line(error)}); give it as module:name"
+        ) from None
+    if not isinstance(found, Model):
+        raise SordinoError(f"{name!r} is not a sordino.sites.models.Model")
+    from dataclasses import replace
+
+    return replace(found, description={"kind": "own", "name": name})
+
+
+def model_from_json(data: Any) -> Model:
+    """The model that a description names."""
+    if isinstance(data, Mapping) and data.get("kind") == "table":
+        return table_model(Schema.from_json(data.get("schema")))
+    if (
+        isinstance(data, Mapping)
+        and data.get("kind") == "own"
+        and isinstance(data.get("name"), str)
+    ):
+        return own_model(data["name"])
+    raise SordinoError(f"this is not the description of a model: {shown(data)}")
+
+
+def load_model_description(path: Path) -> Model:
+    """The model that a site's file describes."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise SordinoError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        raise SordinoError(f"{str(path)!r} is not JSON") from None
+    return model_from_json(data)
+
+
+def _labels(schema: Schema, target: NDArray[Any]) -> NDArray[Any]:
+    if schema.classes is None:
+        low, high = schema.target_bounds or (-1.0, 1.0)
+        scaled = (np.asarray(target, np.float64) - (low + high) / 2) * (2 / (high - low))
+        return np.clip(scaled, -1.0, 1.0).astype(np.float32)
+    numbers = {value: i for i, value in enumerate(schema.classes)}
+    found = [numbers.get(_plain(value), -1) for value in target]
+    if -1 in found:
+        raise SordinoError(
+            f"the target {schema.target!r} has labels that are not among the classes"
+        )
+    return np.asarray(found, np.int32)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
