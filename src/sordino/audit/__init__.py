@@ -4,6 +4,7 @@
     print(audit.white_box(plan).verdict())                    # the real loop, 20,000 times
     print(audit.white_box(plan, stream, params, data).verdict())    # with a stream of your own
     print(audit.one_run(plan, loss, params, data, canaries).verdict())     # one real training run
+    print(audit.audit_client(agreement).verdict())            # a client of a federated run
     print(audit.membership_report(plan.guarantee, members, others).verdict())   # a trained model
 
 An audit can show that a claim is wrong; it can never show that one is right. What each of them can
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sordino.audit.curves import largest_power as largest_power
     from sordino.audit.curves import measured_curve as measured_curve
+    from sordino.audit.federated import audit_client as audit_client
     from sordino.audit.membership import AttackScores as AttackScores
     from sordino.audit.membership import MembershipReport as MembershipReport
     from sordino.audit.membership import lira_attack as lira_attack
@@ -36,6 +38,7 @@ _WHERE = {
     "AuditResult": "whitebox",
     "MembershipReport": "membership",
     "OneRunResult": "onerun",
+    "audit_client": "federated",
     "largest_power": "curves",
     "lira_attack": "membership",
     "loss_attack": "membership",

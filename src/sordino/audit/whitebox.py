@@ -127,7 +127,10 @@ class AuditResult:
             f"mu between {self.mu_low:.4g} and {self.mu_high:.4g} (estimate {self.mu_estimate:.4g})"
         )
         at = "" if self.epsilon is None else f" at epsilon {self.epsilon:.4g}"
-        stated = f"{percent(self.confidence)} confidence, {self.runs:,} runs with and without one example"
+        unit = "example" if self.guarantee is None else self.guarantee.unit
+        stated = (
+            f"{percent(self.confidence)} confidence, {self.runs:,} runs with and without one {unit}"
+        )
         bound = (
             f"epsilon at least {self.epsilon_low:.4g} at delta {self.delta:g}, where "
             f"{self.epsilon_claimed:.4g} is claimed"

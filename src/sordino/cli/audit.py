@@ -93,6 +93,44 @@ def white_box(
     _finish("white-box", results, json_file, plot_file)
 
 
+@app.command()
+def client(
+    agreement_file: Annotated[
+        Path, typer.Argument(help="A federated run's agreement.json; best of a short run.")
+    ],
+    *,
+    runs: Annotated[int, typer.Option(help="With the worst example, and as many without.")] = 1000,
+    honest: Annotated[
+        bool, typer.Option("--honest", help="A server that does as agreed, not one that lies.")
+    ] = False,
+    unit: Annotated[
+        str | None, typer.Option(help="example or client; default: the agreement's.")
+    ] = None,
+    confidence: Confidence = 0.999,
+    seed: Annotated[int, typer.Option(help="Of the audit's own noise.")] = 0,
+    json_file: JsonFile = None,
+    plot_file: PlotFile = None,
+) -> None:
+    """Let a lying server talk to the real client code, with and without the worst example."""
+    require_count("runs", runs, minimum=100)
+    require_fraction("confidence", confidence)
+    _check_outputs(json_file, plot_file)
+    from sordino.audit.federated import audit_client
+    from sordino.federated.agreement import Agreement
+
+    agreement = Agreement.load(agreement_file)
+    with err().status("auditing a client"):
+        result = audit_client(
+            agreement,
+            trials=runs,
+            adaptive=not honest,
+            unit=unit,
+            insecure_seed=seed,
+            confidence=confidence,
+        )
+    _finish("client", [result], json_file, plot_file)
+
+
 @app.command("one-run")
 def one_run(
     file: Annotated[Path, typer.Argument(help="The private table: .csv or .parquet.")],

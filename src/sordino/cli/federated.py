@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -245,9 +245,10 @@ def simulate(
     """Run server and clients in this process: to try out an agreement before deploying it."""
     from sordino.engine.compilation import use_compilation_cache
     from sordino.federated.agreement import Agreement
+    from sordino.federated.partition import split
     from sordino.sites.folders import AGREEMENT, MODEL
     from sordino.sites.models import load_model_description
-    from sordino.sites.running import local_clients, local_server, run_here, split_rows
+    from sordino.sites.running import local_clients, local_server, run_here
 
     agreement = Agreement.load(folder / AGREEMENT)
     model = load_model_description(folder / MODEL)
@@ -257,7 +258,12 @@ def simulate(
             f"give one table, or one for each of the {count:,} clients; got {len(data):,}"
         )
     loaded = [model.load(path) for path in data]
-    rows = split_rows(loaded[0], count, skew=skew, seed=insecure_seed) if len(data) == 1 else loaded
+    rows: Sequence[tuple[Any, ...]] = loaded
+    if len(data) == 1:
+        if len(loaded[0]) != 2:
+            raise SordinoError("this model's data cannot be dealt out; give a file for each client")
+        X, y = loaded[0]
+        rows = split(X, y, count, seed=insecure_seed or 0, skew=skew)
     private = _pad_keys(folder, agreement)
     use_compilation_cache()
     evaluate = None if test_file is None else model.evaluator(model.load(test_file))
@@ -375,6 +381,7 @@ def _finish(folder: Path, coordinator: DurableServer, model: Any, agreement: Agr
     from sordino._files import write_atomically
     from sordino.cli.train import today
     from sordino.report.federated import write_federated_report
+    from sordino.sites.running import seen_by_clients
 
     done = coordinator.state.round - 1
     console = out()
@@ -398,7 +405,7 @@ def _finish(folder: Path, coordinator: DurableServer, model: Any, agreement: Agr
         title=agreement.name,
         date=today(),
         out=dict(coordinator.state.out),
-        seen_by_clients=_seen_by_clients(agreement, history),
+        seen_by_clients=seen_by_clients(agreement, history),
     )
     scores = [record.metrics for record in history if record.metrics]
     if scores:
@@ -409,11 +416,6 @@ def _finish(folder: Path, coordinator: DurableServer, model: Any, agreement: Agr
     show_guarantee(agreement.guarantee.sentence())
     for path in (folder / name, folder / "guarantee.json", folder / "report" / "index.html"):
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
-
-
-def _seen_by_clients(agreement: Agreement, history: list[RoundRecord]) -> dict[str, float] | None:
-    """mu against the other clients, who see the model only; None where it is not computed."""
-    return None
 
 
 def _pad_keys(folder: Path, agreement: Agreement) -> dict[str, bytes] | None:

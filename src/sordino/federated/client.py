@@ -257,7 +257,9 @@ class Client:
                 return "point", f"the {name} has numbers that are not finite"
             if radius is not None:
                 far = float(np.linalg.norm(point.astype(np.float64) - self.data.start))
-                if far > radius * (1 + 1e-4):
+                # float32 numbers around a start that is far from 0 are that coarse.
+                coarse = 1e-6 * float(np.linalg.norm(self.data.start))
+                if far > radius * (1 + 1e-4) + coarse:
                     return (
                         "point",
                         f"the {name} is {far:.4g} from the start; agreed are {radius:.4g}",

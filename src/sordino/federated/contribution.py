@@ -65,6 +65,11 @@ class Contribution:
         together = agreement.unit == "client"
         rule = RecursiveRule() if agreement.kind.recursive else PLAIN
         if isinstance(loss, LinearLoss):
+            if type(loss).regularizer_gradient is not LinearLoss.regularizer_gradient:
+                raise SordinoError(
+                    f"{type(loss).__name__} has a regularizer, which federated runs do not add; use a "
+                    "loss without one, and a radius to keep the model small"
+                )
             stream: Stream = LinearGradientStream(loss, rule, lattice=not together)
         else:
             stream = GradientStream(loss, rule, lattice=not together)

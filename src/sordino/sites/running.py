@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from sordino.errors import SordinoError, require_choice
 from sordino.federated.agreement import Agreement
+from sordino.federated.cohorts import Cohorts
 from sordino.federated.contribution import Contribution, flattened
-from sordino.federated.coordinator import DurableServer
+from sordino.federated.coordinator import DurableServer, RoundRecord
 from sordino.federated.durable import Part, VolatileClient
 from sordino.federated.endpoints import Coordinator, Endpoint
 from sordino.federated.noise import fresh_secret, insecure_secret
 from sordino.federated.server import Server
+from sordino.federated.sum_stream import SumStream
 from sordino.secure.pads import new_private_key, public_key
 from sordino.sites.models import Model
 
 ENGINES = ("direct", "flower")
 # A run that gets nowhere for so many exchanges in a row is given up.
 _STUCK = 1000
+# Clients times rounds for which the sums' covariance is worked out for every onlooker.
+_MOST_WORK = 50_000
 
 
 def run_directly(coordinator: Coordinator, endpoints: Mapping[str, Endpoint]) -> None:
@@ -104,31 +108,29 @@ def pad_keys(count: int) -> tuple[list[bytes], tuple[str, ...]]:
     return private, tuple(public_key(key).hex() for key in private)
 
 
-def split_rows(
-    data: tuple[Any, ...],
-    clients: int,
-    *,
-    skew: float | None = None,
-    seed: int | None = None,
-) -> list[tuple[Any, ...]]:
-    """A table's arrays dealt out to clients: at random, or with labels that differ between them.
+def seen_by_clients(
+    agreement: Agreement, history: Sequence[RoundRecord]
+) -> dict[str, float] | None:
+    """mu of each client's worst example against any one other client, who sees the model only.
 
-    Args:
-      skew: concentration of the Dirichlet law of each label's shares; small is very unequal. None for
-        equal shares at random.
+    From the sums' covariance over the rounds that are done (papers/02 2.6), without the noise of the
+    client that looks on, which it knows. None where that is not known exactly: noise that grows, examples
+    used more than once, whole clients, sums that nobody sees alone; or where it would take too long.
     """
-    rng = np.random.default_rng(seed)
-    count = len(data[0])
-    if skew is None:
-        owner = rng.permutation(np.arange(count) % clients)
-    else:
-        owner = np.empty(count, np.int64)
-        labels = np.asarray(data[-1])
-        for label in np.unique(labels):
-            rows = np.flatnonzero(labels == label)
-            shares = rng.dirichlet(np.full(clients, skew))
-            owner[rows] = rng.choice(clients, size=len(rows), p=shares)
-    return [tuple(array[owner == i] for array in data) for i in range(clients)]
-
-
-Progress = Callable[[str], None]
+    simple = agreement.uses == 1 and agreement.unit == "example" and not agreement.growing
+    count = len(agreement.clients)
+    if not simple or agreement.trust != "untrusted" or not history or count < 2:
+        return None
+    if count * len(history) > _MOST_WORK:
+        return None
+    numbers = {name: i for i, name in enumerate(agreement.clients)}
+    members = np.array([[numbers[name] for name in record.committed] for record in history])
+    cohorts = Cohorts(count, members)
+    worst = np.zeros(count)
+    for onlooker in range(count):
+        precisions = SumStream.of_agreement(agreement, cohorts, [onlooker]).precisions()
+        for t, record in enumerate(history):
+            for name, block in record.blocks.items():
+                if block >= 0 and numbers[name] != onlooker:
+                    worst[numbers[name]] = max(worst[numbers[name]], precisions[t])
+    return {name: agreement.reach * float(np.sqrt(worst[i])) for name, i in numbers.items()}
