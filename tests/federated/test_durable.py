@@ -276,7 +276,7 @@ def test_one_process_at_a_time_and_the_same_data(tmp_path: Path) -> None:
     (tmp_path / "keys" / "federated").rename(tmp_path / "gone")
     with pytest.raises(SordinoError, match="seal of 'client-0' is missing"):
         durable(part, tmp_path)
-    with pytest.raises(SordinoError, match="another client or another agreement"):
+    with pytest.raises(SordinoError, match="belongs to another agreement"):
         durable(replace(part, agreement=other), tmp_path)
 
 
@@ -343,7 +343,7 @@ def test_a_server_that_is_damaged_or_another_one_says_so(tmp_path: Path) -> None
     with pytest.raises(SordinoError, match="running already"):
         open_server(agreement, tmp_path)
     server.close()
-    with pytest.raises(SordinoError, match="of another agreement"):
+    with pytest.raises(SordinoError, match="belongs to another agreement"):
         open_server(agreed(nonce="22" * 16), tmp_path)
     with sqlite3.connect(tmp_path / "server.db") as link:
         link.execute("UPDATE state SET value = x'00' WHERE name = 'total'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sordino.cli.console import err, out, show_guarantee
-from sordino.errors import SordinoError
+from sordino.errors import SordinoError, require_choice
 
 if TYPE_CHECKING:
     from sordino.federated.agreement import Agreement
@@ -159,7 +160,7 @@ def server(
 
     site = ServerSite.load(folder)
     evaluate = None if test_file is None else site.model.evaluator(site.model.load(test_file))
-    with _watched(site.agreement) as watcher:
+    with _resumable(), _watched(site.agreement) as watcher:
         coordinator = site.open(evaluate=evaluate, every=every, watcher=watcher)
         try:
             show_agreement(site.agreement)
@@ -206,14 +207,15 @@ def client(
             f"{endpoint.state.index:,} messages sent, {_spent(endpoint.spent, site.agreement)}",
             markup=False,
         )
-        join(
-            Told(endpoint, site.agreement),
-            name=site.settings.name,
-            key=site.node_key,
-            server=site.settings.server,
-            authority=folder / AUTHORITY,
-            patience=patience,
-        )
+        with _resumable():
+            join(
+                Told(endpoint, site.agreement),
+                name=site.settings.name,
+                key=site.node_key,
+                server=site.settings.server,
+                authority=folder / AUTHORITY,
+                patience=patience,
+            )
         console.print(
             f"{site.settings.name}: {endpoint.state.index:,} messages sent, "
             f"{_spent(endpoint.spent, site.agreement)}",
@@ -234,7 +236,10 @@ def simulate(
         float | None, typer.Option(help="How unequal labels are dealt out; small is very.")
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="direct, or flower: through its messages, in this process.")
+        str,
+        typer.Option(
+            help="direct; flower: through its messages, in this process; ray: its simulation."
+        ),
     ] = "direct",
     test_file: _Test = None,
     every: _Every = 1,
@@ -248,7 +253,18 @@ def simulate(
     from sordino.federated.partition import split
     from sordino.sites.folders import AGREEMENT, MODEL
     from sordino.sites.models import load_model_description
-    from sordino.sites.running import local_clients, local_server, run_here
+    from sordino.sites.running import (
+        ENGINES,
+        local_clients,
+        local_parts,
+        local_server,
+        run_here,
+        run_on_ray,
+    )
+
+    require_choice("engine", engine, ENGINES)
+    if engine == "ray" and insecure_seed is not None:
+        raise SordinoError("--engine ray keeps real journals and takes no seed")
 
     agreement = Agreement.load(folder / AGREEMENT)
     model = load_model_description(folder / MODEL)
@@ -277,13 +293,30 @@ def simulate(
             every=every,
             watcher=watcher,
         )
-        clients = local_clients(
-            agreement, model, rows, insecure_seed=insecure_seed, private=private
-        )
-        run_here(coordinator, clients, engine=engine)
+        if engine == "ray":
+            with tempfile.TemporaryDirectory(prefix="sordino-") as scratch:
+                parts = local_parts(agreement, model, rows, private=private)
+                run_on_ray(coordinator, parts, Path(scratch))
+        else:
+            clients = local_clients(
+                agreement, model, rows, insecure_seed=insecure_seed, private=private
+            )
+            run_here(coordinator, clients, engine=engine)
     if insecure_seed is not None:
         err().print("with a seed of your own the noise is known: this run is not private")
     _finish(folder / "simulated", coordinator, model, agreement)
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Say how to go on, if stopped from the keyboard."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from sordino.cli.main import INTERRUPTED
+
+        err().print("stopped; the same command goes on", soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 class Told:

@@ -13,8 +13,6 @@ key of its last noise lies in the user's key folder.
 from __future__ import annotations
 
 import json
-import os
-import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,17 +25,23 @@ from numpy.typing import NDArray
 
 from sordino.errors import DAMAGE, SordinoError, one_line
 from sordino.federated.account import Account
+from sordino.federated.database import Database, Kind
 from sordino.federated.messages import Reply, message_from_bytes
-from sordino.federated.server import Done, Server, ServerState, Verdict
+from sordino.federated.server import Done, Server, ServerState
 from sordino.keystore import KeyStore
 
-_APPLICATION_ID = 0x534F4653  # "SOFS"
-_FORMAT = 1
-_SCHEMA = (
-    "CREATE TABLE about (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL)",
-    "CREATE TABLE state (name TEXT PRIMARY KEY NOT NULL, value BLOB NOT NULL)",
-    "CREATE TABLE inbox (client TEXT PRIMARY KEY NOT NULL, number INTEGER NOT NULL, reply BLOB NOT NULL)",
-    """CREATE TABLE rounds (
+_STATE = Kind(
+    name="the server's file",
+    identity=0x534F4653,  # "SOFS"
+    version=1,
+    schema=(
+        "CREATE TABLE state (name TEXT PRIMARY KEY NOT NULL, value BLOB NOT NULL)",
+        """CREATE TABLE inbox (
+ client TEXT PRIMARY KEY NOT NULL,
+ number INTEGER NOT NULL,
+ reply BLOB NOT NULL
+)""",
+        """CREATE TABLE rounds (
  round INTEGER PRIMARY KEY NOT NULL,
  turn INTEGER NOT NULL,
  committed TEXT NOT NULL,
@@ -47,7 +51,14 @@ _SCHEMA = (
  metrics TEXT NOT NULL,
  at TEXT NOT NULL
 )""",
-    "CREATE TABLE events (number INTEGER PRIMARY KEY, at TEXT NOT NULL, client TEXT, text TEXT NOT NULL)",
+        """CREATE TABLE events (
+ number INTEGER PRIMARY KEY,
+ at TEXT NOT NULL,
+ client TEXT,
+ text TEXT NOT NULL
+)""",
+    ),
+    busy="it is running already",
 )
 _ARRAYS = {
     "point": "<f4",
@@ -104,49 +115,36 @@ class DurableServer:
 
     server: Server
     state: ServerState
-    path: Path | None
     chance: np.random.Generator = field(default_factory=np.random.default_rng)
     evaluate: Callable[[NDArray[np.float32]], Mapping[str, float]] | None = None
     every: int = 1
     watcher: Watcher = field(default_factory=Watcher)
     store: KeyStore | None = None
-    _link: sqlite3.Connection | None = None
+    _file: Database | None = None
     _silent: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
         self._history: list[RoundRecord] = []
+        self._events: list[tuple[str, str | None, str]] = []
         self._turn_asked = 0
 
     @classmethod
     def in_memory(cls, server: Server, **options: Any) -> DurableServer:
         """A server that forgets: for simulations and tests."""
-        return cls(server, server.begin(), None, **options)
+        return cls(server, server.begin(), **options)
 
     @classmethod
     def open(cls, server: Server, path: Path | str, **options: Any) -> DurableServer:
         """The server as its file left it, or a new one."""
-        where = Path(path)
+        file = Database(Path(path), _STATE, {"agreement": server.agreement.digest})
         try:
-            where.parent.mkdir(parents=True, exist_ok=True)
-            if not where.exists():
-                os.close(os.open(where, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            link = sqlite3.connect(
-                where, isolation_level=None, timeout=1.0, check_same_thread=False
-            )
-            made = cls(server, server.begin(), where, _link=link, **options)
-            try:
-                made._prepare()
-            except BaseException:
-                link.close()
-                raise
-            return made
-        except OSError as error:
-            raise SordinoError(
-                f"the server's file {str(where)!r} cannot be opened: {error.strerror or error}"
-            ) from None
-        except sqlite3.Error as error:
-            raise _trouble(where, error) from None
+            made = cls(server, server.begin(), _file=file, **options)
+            made._load()
+        except BaseException:
+            file.close()
+            raise
+        return made
 
     @property
     def finished(self) -> bool:
@@ -210,25 +208,28 @@ class DurableServer:
 
     def history(self) -> list[RoundRecord]:
         """All rounds that are over."""
-        if self._link is None:
+        if self._file is None:
             return list(self._history)
-        rows = self._link.execute(
-            "SELECT round, turn, committed, blocks, asked, spent, metrics, at FROM rounds ORDER BY round"
-        ).fetchall()
+        with self._file.reading() as link:
+            rows = link.execute(
+                "SELECT round, turn, committed, blocks, asked, spent, metrics, at FROM rounds "
+                "ORDER BY round"
+            ).fetchall()
         return [_record(row) for row in rows]
 
     def events(self, last: int = 1000) -> list[tuple[str, str | None, str]]:
         """What was rejected, refused or missing: (when, client, sentence)."""
-        if self._link is None:
-            return []
-        rows = self._link.execute(
-            "SELECT at, client, text FROM events ORDER BY number DESC LIMIT ?", (last,)
-        ).fetchall()
+        if self._file is None:
+            return self._events[-last:]
+        with self._file.reading() as link:
+            rows = link.execute(
+                "SELECT at, client, text FROM events ORDER BY number DESC LIMIT ?", (last,)
+            ).fetchall()
         return [(at, client, text) for at, client, text in reversed(rows)]
 
     def close(self) -> None:
-        if self._link is not None:
-            self._link.close()
+        if self._file is not None:
+            self._file.close()
 
     def _give_up(self, why: str) -> None:
         """Another turn for the same round, with other clients."""
@@ -277,17 +278,18 @@ class DurableServer:
 
     def _event(self, client: str | None, text: str) -> None:
         self.watcher.event(text)
-        if self._link is not None:
-            with _errors(self.path):
-                self._link.execute(
+        self._events.append((_now(), client, text))
+        if self._file is not None:
+            with self._file.transaction() as link:
+                link.execute(
                     "INSERT INTO events (at, client, text) VALUES (?, ?, ?)", (_now(), client, text)
                 )
 
     def _keep_reply(self, client: str, reply: bytes) -> None:
-        if self._link is None:
+        if self._file is None:
             return
-        with _errors(self.path):
-            self._link.execute(
+        with self._file.transaction() as link:
+            link.execute(
                 "INSERT OR REPLACE INTO inbox VALUES (?, ?, ?)",
                 (client, len(self.state.inbox), reply),
             )
@@ -300,64 +302,38 @@ class DurableServer:
         record: RoundRecord | None = None,
     ) -> None:
         """One transaction; synced when it returns."""
-        link = self._link
-        if link is None:
+        if self._file is None:
             return
-        with _errors(self.path):
-            link.execute("BEGIN IMMEDIATE")
-            try:
-                for name, value in values.items():
-                    raw = _array_bytes(name, value) if name in _ARRAYS else json.dumps(value)
-                    link.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (name, raw))
-                if clear:
-                    link.execute("DELETE FROM inbox")
-                if record is not None:
-                    link.execute("INSERT INTO rounds VALUES (?,?,?,?,?,?,?,?)", _row(record))
-                link.execute("COMMIT")
-            finally:
-                if link.in_transaction:
-                    link.execute("ROLLBACK")
+        with self._file.transaction() as link:
+            for name, value in values.items():
+                raw = _array_bytes(name, value) if name in _ARRAYS else json.dumps(value)
+                link.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (name, raw))
+            if clear:
+                link.execute("DELETE FROM inbox")
+            if record is not None:
+                link.execute("INSERT INTO rounds VALUES (?,?,?,?,?,?,?,?)", _row(record))
 
-    def _prepare(self) -> None:
-        link, agreement = self._link, self.server.agreement
-        assert link is not None
-        assert self.path is not None
-        link.execute("PRAGMA trusted_schema = OFF")
-        link.execute("PRAGMA locking_mode = EXCLUSIVE")
-        link.execute("PRAGMA journal_mode = WAL")
-        link.execute("PRAGMA synchronous = FULL")
-        link.execute("BEGIN EXCLUSIVE")
-        (identity,) = link.execute("PRAGMA application_id").fetchone()
-        (tables,) = link.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        new = identity == 0 and tables == 0
-        if new:
-            link.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-            link.execute(f"PRAGMA user_version = {_FORMAT}")
-            for statement in _SCHEMA:
-                link.execute(statement)
-            link.execute("INSERT INTO about VALUES ('agreement', ?)", (agreement.digest,))
-        link.execute("COMMIT")
-        (identity,) = link.execute("PRAGMA application_id").fetchone()
-        (version,) = link.execute("PRAGMA user_version").fetchone()
-        if identity != _APPLICATION_ID or version != _FORMAT:
-            raise SordinoError(f"{str(self.path)!r} is not a server's file of version {_FORMAT}")
-        if new:
+    def _load(self) -> None:
+        """The state in the file; a new file gets the beginning first."""
+        assert self._file is not None
+        with self._file.reading() as link:
+            (count,) = link.execute("SELECT count(*) FROM state").fetchone()
+        if not count:
             fields = {name: getattr(self.state, name) for name in _ARRAYS}
             self._write({"turn": 1, "round": 1, "asked": [], "committed": {}, "out": {}, **fields})
-        (about,) = link.execute("SELECT value FROM about WHERE name = 'agreement'").fetchone()
-        if about != agreement.digest:
-            raise SordinoError(f"the server's file {str(self.path)!r} is of another agreement")
         try:
             self.state = self._read()
         except SordinoError:
             raise
         except DAMAGE:
-            raise SordinoError(f"the server's file {str(self.path)!r} is damaged") from None
+            raise SordinoError(f"the server's file {str(self._file.path)!r} is damaged") from None
 
     def _read(self) -> ServerState:
-        link, server = self._link, self.server
-        assert link is not None
-        raw = dict(link.execute("SELECT name, value FROM state").fetchall())
+        server = self.server
+        assert self._file is not None
+        with self._file.reading() as link:
+            raw = dict(link.execute("SELECT name, value FROM state").fetchall())
+            kept = link.execute("SELECT client, reply FROM inbox ORDER BY number").fetchall()
         arrays: dict[str, Any] = {
             name: _array(name, raw[name], server.agreement.parameters) for name in _ARRAYS
         }
@@ -372,7 +348,7 @@ class DurableServer:
         if server.secret is not None:
             return self._with_own_noise(state)
         inbox = {}
-        for client, reply in link.execute("SELECT client, reply FROM inbox ORDER BY number"):
+        for client, reply in kept:
             message = message_from_bytes(bytes(reply))
             assert isinstance(message, Reply)
             inbox[client] = message
@@ -394,28 +370,6 @@ class DurableServer:
                 )
             key = bytes.fromhex(found)
         return replace(state, account=account, last_key=key)
-
-
-class _errors:  # noqa: N801
-    """SQLite's trouble with a file, as one sentence."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if isinstance(error, sqlite3.Error):
-            assert self._path is not None
-            raise _trouble(self._path, error) from None
-
-
-def _trouble(path: Path, error: sqlite3.Error) -> SordinoError:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return SordinoError(f"the server's file {str(path)!r} is in use: it is running already")
-    return SordinoError(f"the server's file {str(path)!r} cannot be used: {one_line(error)}")
 
 
 def _now() -> str:
@@ -451,6 +405,3 @@ def _record(row: tuple[Any, ...]) -> RoundRecord:
         json.loads(metrics),
         at,
     )
-
-
-__all__ = ["DurableServer", "RoundRecord", "Verdict", "Watcher"]

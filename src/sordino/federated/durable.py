@@ -22,7 +22,7 @@ import numpy as np
 from sordino.errors import SordinoError
 from sordino.federated.agreement import Agreement
 from sordino.federated.client import Client, ClientState, Mask
-from sordino.federated.contribution import Contribution, LocalData
+from sordino.federated.contribution import LocalData
 from sordino.federated.journal import Entry, Journal, Seal, SealFile
 from sordino.federated.messages import Refusal, Reply, Request, message_from_bytes
 from sordino.federated.noise import fresh_secret, order_key, permuted
@@ -44,7 +44,6 @@ class Part:
       loss, params, data: as in `sordino.train`.
       mu: a budget of its own, below the agreement's.
       private: its X25519 key, under a secure sum.
-      contribution: compiled code to share between clients of one process.
     """
 
     name: str
@@ -54,20 +53,12 @@ class Part:
     data: Any
     mu: float | None = None
     private: bytes | None = None
-    contribution: Contribution | None = None
 
     def client(self, order: bytes) -> Client:
         """The state machine; `order` is the key of the order of its examples."""
         arrays = self.data if isinstance(self.data, tuple) else (self.data,)
         picked = permuted(order, len(arrays[0]))
-        local = LocalData(
-            self.agreement,
-            self.loss,
-            self.params,
-            arrays,
-            order=picked,
-            contribution=self.contribution,
-        )
+        local = LocalData(self.agreement, self.loss, self.params, arrays, order=picked)
         return Client(self.name, self.agreement, local, self.mu, self._mask())
 
     def fingerprint(self, key: bytes) -> bytes:

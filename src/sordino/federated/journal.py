@@ -17,21 +17,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.errors import DAMAGE, SordinoError, one_line
+from sordino.errors import DAMAGE, SordinoError
 from sordino.federated.client import Sent
+from sordino.federated.database import Database, Kind
 from sordino.keystore import KeyStore
 
-_APPLICATION_ID = 0x534F4643  # "SOFC"
 _FORMAT = 1
-_SCHEMA = (
-    "CREATE TABLE about (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL)",
-    """CREATE TABLE messages (
+_JOURNAL = Kind(
+    name="the journal",
+    identity=0x534F4643,  # "SOFC"
+    version=_FORMAT,
+    schema=(
+        """CREATE TABLE messages (
  number INTEGER PRIMARY KEY NOT NULL,
  turn INTEGER NOT NULL,
  round INTEGER NOT NULL,
@@ -43,7 +44,9 @@ _SCHEMA = (
  at TEXT NOT NULL,
  hash BLOB NOT NULL
 )""",
-    "CREATE TABLE last (number INTEGER PRIMARY KEY NOT NULL, reply BLOB)",
+        "CREATE TABLE last (number INTEGER PRIMARY KEY NOT NULL, reply BLOB)",
+    ),
+    busy="this client is running already",
 )
 _KIND = "federated"
 
@@ -145,125 +148,50 @@ class Journal:
 
     def __init__(self, path: Path | str, agreement: str, client: str) -> None:
         self.path = Path(path)
-        self.is_new = not self.path.exists()
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if self.is_new:
-                handle = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-                os.close(handle)
-            self._link = sqlite3.connect(
-                self.path, isolation_level=None, timeout=1.0, check_same_thread=False
-            )
-            try:
-                self._open(agreement, client)
-            except BaseException:
-                self._link.close()
-                raise
-        except OSError as error:
-            raise SordinoError(
-                f"the journal {str(self.path)!r} cannot be opened: {error.strerror or error}"
-            ) from None
-        except sqlite3.Error as error:
-            raise self._trouble(error) from None
-
-    def _open(self, agreement: str, client: str) -> None:
-        link = self._link
-        link.execute("PRAGMA trusted_schema = OFF")
-        # Held until the process ends: two that answer from one journal would send two messages.
-        link.execute("PRAGMA locking_mode = EXCLUSIVE")
-        link.execute("PRAGMA journal_mode = WAL")
-        link.execute("PRAGMA synchronous = FULL")
-        link.execute("PRAGMA secure_delete = ON")
-        link.execute("BEGIN EXCLUSIVE")
-        (identity,) = link.execute("PRAGMA application_id").fetchone()
-        (tables,) = link.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if identity == 0 and tables == 0:
-            self.is_new = True
-            link.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-            link.execute(f"PRAGMA user_version = {_FORMAT}")
-            for statement in _SCHEMA:
-                link.execute(statement)
-            rows = [("agreement", agreement), ("client", client)]
-            link.executemany("INSERT INTO about VALUES (?, ?)", rows)
-        elif identity != _APPLICATION_ID:
-            raise SordinoError(f"{str(self.path)!r} is not a client's journal")
-        link.execute("COMMIT")
-        (version,) = link.execute("PRAGMA user_version").fetchone()
-        if version != _FORMAT:
-            raise SordinoError(
-                f"the journal {str(self.path)!r} has format version {version}; {_FORMAT} is known"
-            )
-        about = dict(link.execute("SELECT name, value FROM about").fetchall())
-        if about != {"agreement": agreement, "client": client}:
-            raise SordinoError(
-                f"the journal {str(self.path)!r} belongs to another client or another agreement"
-            )
+        self._file = Database(self.path, _JOURNAL, {"agreement": agreement, "client": client})
 
     def entries(self) -> list[Entry]:
         """All messages in order; an error if a row was changed or is missing."""
-        try:
-            rows = self._link.execute(
+        with self._file.reading() as link:
+            rows = link.execute(
                 "SELECT number, turn, round, asked, parent, block, committed, spent, at, hash "
                 "FROM messages ORDER BY number"
             ).fetchall()
-            found, before = [], b""
-            for position, row in enumerate(rows, start=1):
-                number, turn, round_, asked, parent, block, committed, spent, at, digest = row
+        found, before = [], b""
+        for position, row in enumerate(rows, start=1):
+            number, turn, round_, asked, parent, block, committed, spent, at, digest = row
+            try:
                 sent = Sent(number, turn, round_, bytes(asked), parent, block)
                 entry = Entry(sent, committed, spent, at, bytes(digest))
-                if number != position or entry.chained(before) != entry.hash:
-                    raise SordinoError(
-                        f"the journal {str(self.path)!r} was changed at message {position}; put the "
-                        "right one back"
-                    )
-                found.append(entry)
-                before = entry.hash
-            return found
-        except sqlite3.Error as error:
-            raise self._trouble(error) from None
-        except (TypeError, ValueError) as error:
-            if isinstance(error, SordinoError):
-                raise
-            raise SordinoError(f"the journal {str(self.path)!r} is damaged") from None
+                sound = number == position and entry.chained(before) == entry.hash
+            except (TypeError, ValueError):
+                sound = False
+            if not sound:
+                raise SordinoError(
+                    f"the journal {str(self.path)!r} was changed at message {position}; put the "
+                    "right one back"
+                )
+            found.append(entry)
+            before = entry.hash
+        return found
 
     def last_reply(self, number: int) -> bytes | None:
         """The bytes of the last reply, if they were kept."""
-        try:
-            found = self._link.execute(
-                "SELECT reply FROM last WHERE number = ?", (number,)
-            ).fetchone()
-        except sqlite3.Error as error:
-            raise self._trouble(error) from None
+        with self._file.reading() as link:
+            found = link.execute("SELECT reply FROM last WHERE number = ?", (number,)).fetchone()
         return None if found is None or found[0] is None else bytes(found[0])
 
     def add(self, entry: Entry, reply: bytes | None) -> None:
         """Keep a message and its bytes, in place of the bytes before; synced when this returns."""
         sent = entry.sent
         row = (sent.index, sent.turn, sent.round, sent.asked, entry.committed, sent.parent)
-        link = self._link
-        try:
-            link.execute("BEGIN IMMEDIATE")
+        with self._file.transaction() as link:
             link.execute(
                 "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (*row, sent.block, entry.spent, entry.at, entry.hash),
             )
             link.execute("DELETE FROM last")
             link.execute("INSERT INTO last VALUES (?, ?)", (sent.index, reply))
-            link.execute("COMMIT")
-        except sqlite3.Error as error:
-            if link.in_transaction:
-                link.execute("ROLLBACK")
-            raise self._trouble(error) from None
 
     def close(self) -> None:
-        self._link.close()
-
-    def _trouble(self, error: sqlite3.Error) -> SordinoError:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return SordinoError(
-                f"the journal {str(self.path)!r} is in use: this client is running already"
-            )
-        return SordinoError(
-            f"the journal {str(self.path)!r} cannot be used ({one_line(error)}); put a good copy back"
-        )
+        self._file.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,17 +12,18 @@ import numpy as np
 from sordino.errors import SordinoError, require_choice
 from sordino.federated.agreement import Agreement
 from sordino.federated.cohorts import Cohorts
-from sordino.federated.contribution import Contribution, flattened
+from sordino.federated.contribution import flattened
 from sordino.federated.coordinator import DurableServer, RoundRecord
-from sordino.federated.durable import Part, VolatileClient
+from sordino.federated.durable import DurableClient, Part, VolatileClient
 from sordino.federated.endpoints import Coordinator, Endpoint
 from sordino.federated.noise import fresh_secret, insecure_secret
 from sordino.federated.server import Server
 from sordino.federated.sum_stream import SumStream
+from sordino.keystore import KeyStore
 from sordino.secure.pads import new_private_key, public_key
 from sordino.sites.models import Model
 
-ENGINES = ("direct", "flower")
+ENGINES = ("direct", "flower", "ray")
 # A run that gets nowhere for so many exchanges in a row is given up.
 _STUCK = 1000
 # Clients times rounds for which the sums' covariance is worked out for every onlooker.
@@ -40,6 +43,36 @@ def run_directly(coordinator: Coordinator, endpoints: Mapping[str, Endpoint]) ->
             coordinator.receive(name, endpoints[name].answer(message))
 
 
+def local_parts(
+    agreement: Agreement,
+    model: Model,
+    data: Sequence[tuple[Any, ...]],
+    *,
+    private: Mapping[str, bytes] | None = None,
+) -> dict[str, Part]:
+    """What each client of an agreement brings.
+
+    Args:
+      data: each client's arrays, in the order of the agreement's clients.
+      private: under a secure sum, every client's private key.
+    """
+    if len(data) != len(agreement.clients):
+        raise SordinoError(
+            f"the agreement has {len(agreement.clients):,} clients, and there is data for {len(data):,}"
+        )
+    return {
+        name: Part(
+            name,
+            agreement,
+            model.loss,
+            model.params,
+            arrays,
+            private=None if private is None else private[name],
+        )
+        for name, arrays in zip(agreement.clients, data, strict=True)
+    }
+
+
 def local_clients(
     agreement: Agreement,
     model: Model,
@@ -51,27 +84,12 @@ def local_clients(
     """All clients of an agreement in this process, with memories that end with it.
 
     Args:
-      data: each client's arrays, in the order of the agreement's clients.
+      data, private: as in `local_parts`.
       insecure_seed: makes all noise reproducible: for research, not private.
-      private: under a secure sum, every client's private key.
     """
-    if len(data) != len(agreement.clients):
-        raise SordinoError(
-            f"the agreement has {len(agreement.clients):,} clients, and there is data for {len(data):,}"
-        )
-    shared = Contribution.of(agreement, model.loss, model.params)
     made = {}
-    for name, arrays in zip(agreement.clients, data, strict=True):
+    for name, part in local_parts(agreement, model, data, private=private).items():
         secret = fresh_secret() if insecure_seed is None else insecure_secret(insecure_seed, name)
-        part = Part(
-            name,
-            agreement,
-            model.loss,
-            model.params,
-            arrays,
-            private=None if private is None else private[name],
-            contribution=shared,
-        )
         made[name] = VolatileClient(part, secret)
     return made
 
@@ -93,13 +111,44 @@ def run_here(
     coordinator: DurableServer, clients: Mapping[str, Endpoint], *, engine: str = "direct"
 ) -> None:
     """Run to the end in this process: directly, or through Flower's messages and strategy."""
-    require_choice("engine", engine, ENGINES)
+    require_choice("engine", engine, ("direct", "flower"))
     if engine == "direct":
         run_directly(coordinator, clients)
         return
     from sordino.federated.flower.inprocess import run_in_process
 
     run_in_process(coordinator, clients)
+
+
+@dataclass(frozen=True)
+class OpenedForEachMessage:
+    """A client that is opened from its journal for one message and closed again.
+
+    Flower's simulation engine hands each message to any of its worker processes, so that what a client
+    remembers has to be on disk.
+    """
+
+    part: Part
+    journal: Path
+    keys: Path
+
+    def answer(self, message: bytes) -> bytes:
+        client = DurableClient.open(self.part, self.journal, store=KeyStore(self.keys))
+        try:
+            return client.answer(message)
+        finally:
+            client.close()
+
+
+def run_on_ray(coordinator: DurableServer, parts: Mapping[str, Part], folder: Path) -> None:
+    """Run to the end under Flower's simulation engine (Ray), with the clients' journals in `folder`."""
+    from sordino.federated.flower.simulation import simulate
+
+    made = {
+        name: OpenedForEachMessage(part, folder / f"{name}.journal", folder / "keys")
+        for name, part in parts.items()
+    }
+    simulate(coordinator, sorted(made), made.__getitem__)
 
 
 def pad_keys(count: int) -> tuple[list[bytes], tuple[str, ...]]:
