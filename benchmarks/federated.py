@@ -1,6 +1,6 @@
 """Federated runs in the simulator: Tables 1 and 2 of Reshef & Levy (papers/02), and how large it goes.
 
-    SORDINO_DATA=folder/with/mnist python -m benchmarks.federated [tables | budgets | scale] ...
+    SORDINO_DATA=folder/with/mnist python -m benchmarks.federated [tables | budgets | scale | messages] ...
 
 MNIST softmax regression, 785 inputs (pixels in [0, 1] and a constant), 100 clients of 600 examples each,
 every example used once, n = m T = 60,000. (Lowy-Razaviyayn takes all 600 in every message, with exact
@@ -17,18 +17,30 @@ import json
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sordino.datasets import load_mnist
 from sordino.federated.agreement import Agreement, agree
+from sordino.federated.durable import DurableClient
 from sordino.federated.partition import split
 from sordino.federated.simulator import simulate
-from sordino.losses import Softmax
+from sordino.keystore import KeyStore
+from sordino.losses import Logistic, Softmax
 from sordino.privacy.gdp import epsilon_from_mu
+from sordino.sites.models import Model
+from sordino.sites.running import (
+    local_clients,
+    local_parts,
+    local_server,
+    run_directly,
+    run_here,
+)
 
 CLIENTS, FEATURES, CLASSES = 100, 785, 10
 EXAMPLES = 60_000
@@ -243,9 +255,45 @@ def scale() -> None:
         subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def messages() -> None:
+    """The real protocol in one process: 100 clients x 100 rounds, d = 123, everybody in every round."""
+    clients, rounds, d = 100, 100, 123
+    rng = np.random.default_rng(0)
+    X = (rng.normal(size=(clients, rounds, d)) / np.sqrt(d)).astype(np.float32)
+    y = (X @ rng.normal(size=d) > 0).astype(np.int32)
+    model = Model(Logistic(), np.zeros(d, np.float32), load=lambda path: ())
+    agreement = agree(clients=clients, parameters=d, rounds=rounds, epsilon=4)
+    data = list(zip(X, y, strict=True))
+    found: dict[str, Any] = {"messages": clients * rounds}
+    for engine in ("direct", "flower", "direct", "flower"):
+        server = local_server(agreement, model, insecure_seed=0)
+        everybody = local_clients(agreement, model, data, insecure_seed=0)
+        began, cpu = time.perf_counter(), time.process_time()
+        run_here(server, everybody, engine=engine)
+        found[f"{engine}, s"] = round(time.perf_counter() - began, 2)
+        found[f"{engine}, CPU s"] = round(time.process_time() - cpu, 2)
+    with tempfile.TemporaryDirectory() as folder:
+        store = KeyStore(Path(folder) / "keys")
+        part = local_parts(agreement, model, data)[agreement.clients[0]]
+        alone = replace(agreement, clients=agreement.clients[:1], per_round=1)
+        client = DurableClient.open(
+            replace(part, agreement=alone), Path(folder) / "journal", store=store
+        )
+        server = local_server(alone, model)
+        began = time.perf_counter()
+        run_directly(server, {part.name: client})
+        each = (time.perf_counter() - began) / rounds
+        client.close()
+    more = found["flower, s"] - found["direct, s"]
+    found["Flower, ms more per message"] = round(1e3 * more / found["messages"], 3)
+    found["with journal and seal on disk, ms per message"] = round(1e3 * each, 2)
+    print(json.dumps(found))
+
+
 def main(*parts: str) -> None:
-    for part in parts or ("tables", "budgets", "scale"):
-        {"tables": tables, "budgets": budgets, "scale": scale}[part]()
+    known = {"tables": tables, "budgets": budgets, "scale": scale, "messages": messages}
+    for part in parts or known:
+        known[part]()
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ a server that lies about what it has committed is paid for like any other.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -76,7 +76,14 @@ class Account:
     def mu(self) -> float:
         return math.sqrt(self.mu_squared)
 
-    def after(self, index: int, parent: int, groups: Iterable[int], variance: int) -> Account:
+    def after(
+        self,
+        index: int,
+        parent: int,
+        groups: Iterable[int],
+        variance: int,
+        keep: Container[int] | None = None,
+    ) -> Account:
         """The account after message `index`, whose noise has `variance` and takes back `parent`'s.
 
         Args:
@@ -84,23 +91,27 @@ class Account:
           parent: index of the message whose noise it cancels; 0 for none.
           groups: numbers of the groups whose examples are in it.
           variance: V, in squared lattice steps.
+          keep: which earlier messages may still become parents; all of them unless given.
         """
         if parent and parent not in self.tips:
             raise SordinoError(f"message {parent} can no longer be a parent")
         used = [int(group) for group in groups]
         size = max([len(self.spent), *(group + 1 for group in used)])
         moved = np.zeros(size)
-        if parent:
+        if parent and self.leak:
             before = self.tips[parent]
-            share = self.leak / LEAK_UNITS
-            # What never came into a message is not there to be rounded.
-            left = np.where(before > 0, np.minimum(before, share * before + self.rounding), 0.0)
-            moved[: len(before)] = left if self.leak else 0.0
-        moved[used] += 1.0
+            left = moved[: len(before)]
+            np.multiply(before, self.leak / LEAK_UNITS, out=left)
+            if self.rounding:
+                # What never came into a message is not there to be rounded, and stays 0.
+                np.minimum(left + self.rounding, before, out=left)
+        for group in used:
+            moved[group] += 1.0
         spent = np.zeros(size)
         spent[: len(self.spent)] = self.spent
-        spent += (moved * self.reach) ** 2 / (variance - ROUNDED)
-        return replace(self, spent=spent, tips={**self.tips, index: moved})
+        spent += moved * moved * (self.reach**2 / (variance - ROUNDED))
+        kept = self.tips if keep is None else {i: a for i, a in self.tips.items() if i in keep}
+        return Account(self.reach, self.leak, self.rounding, spent, {**kept, index: moved})
 
     def keeping(self, parents: Iterable[int]) -> Account:
         """The same, without the messages that can no longer be parents."""

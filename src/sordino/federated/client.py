@@ -288,14 +288,9 @@ class Client:
             return state
         live = tuple(sent for sent in state.live if sent.index >= committed)
         kept = {sent.index for sent in live}
-        return replace(
-            state,
-            committed=committed,
-            live=live,
-            keys={index: key for index, key in state.keys.items() if index in kept},
-            account=state.account.keeping(kept),
-            other=state.other.keeping(kept),
-        )
+        keys = {index: key for index, key in state.keys.items() if index in kept}
+        # The accounts forget the others when the next message is paid for.
+        return replace(state, committed=committed, live=live, keys=keys)
 
     def _next(self, state: ClientState, request: Request, asked: bytes) -> Sent:
         index = state.index + 1
@@ -311,24 +306,25 @@ class Client:
             # This message hides the others' examples too, whether it has one of its own or not.
             example = [sent.index - 1]
         groups = ([0], example) if agreement.unit == "client" else (example, [0])
-        if agreement.trust != "trusted":
-            account = account.after(sent.index, sent.parent, groups[0], variance)
-            other = other.after(sent.index, sent.parent, groups[1], variance)
         # The committed message stays, and the newest of the others.
         later = [old for old in state.live if old.index > state.committed][-(MOST_OPEN - 1) :]
         first = [old for old in state.live if old.index == state.committed]
         live = (*first, *later, sent)
         kept = {old.index for old in live}
-        keys = {**state.keys, sent.index: noise_key(state.ratchet, sent.binding())}
-        return replace(
-            state,
+        if agreement.trust != "trusted":
+            account = account.after(sent.index, sent.parent, groups[0], variance, kept)
+            other = other.after(sent.index, sent.parent, groups[1], variance, kept)
+        keys = {index: key for index, key in state.keys.items() if index in kept}
+        keys[sent.index] = noise_key(state.ratchet, sent.binding())
+        return ClientState(
+            ratchet=turned(state.ratchet),
+            account=account,
+            other=other,
             sent=sent,
             live=live,
-            keys={index: key for index, key in keys.items() if index in kept},
-            ratchet=turned(state.ratchet),
-            account=account.keeping(kept),
-            other=other.keeping(kept),
-            pending=None,
+            keys=keys,
+            committed=state.committed,
+            recent=state.recent,
         )
 
     def _answer(self, after: ClientState, request: Request) -> tuple[ClientState, Reply]:

@@ -116,8 +116,17 @@ class Contribution:
 
 @lru_cache(maxsize=64)
 def compiled(kind: Contribution) -> Any:
-    """`kind.total`, compiled once for all clients of a process that compute the same."""
-    return jax.jit(kind.total)
+    """`kind.total` with its numbers as one array, compiled once for all clients of a process.
+
+    Arguments are few because a small message spends most of its time on handing them over.
+    """
+
+    def total(point: Any, previous: Any, block: Any, mask: jax.Array, numbers: jax.Array) -> Any:
+        now, before, clip, bound, step, batch = numbers
+        terms = {"now": now, "before": before, "clip": clip, "bound": bound[None], "step": step}
+        return kind.total(point, previous, block, mask, terms, batch).value
+
+    return jax.jit(total)
 
 
 class LocalData:
@@ -145,7 +154,11 @@ class LocalData:
         self._agreement = agreement
         self._kind = contribution or Contribution.of(agreement, loss, params)
         self._total = compiled(self._kind)
-        self._terms = self._kind.terms(agreement, 1)
+        terms = self._kind.terms(agreement, 1)
+        names = ("now", "before", "clip", "bound", "step")
+        values = [np.ravel(terms[name])[0] for name in names]
+        self._numbers = np.array([*values, agreement.batch], np.float32)
+        self._mask = np.ones(agreement.batch, np.float32)
         self._order = np.arange(self.examples) if order is None else order
         self.start = flattened(params)
 
@@ -165,16 +178,17 @@ class LocalData:
         """The clipped sum of a block, int64 (d,) in lattice steps; zeros for block -1."""
         if block < 0:
             return ClippedSum(np.zeros(self._agreement.parameters, np.int64))
-        rows, size = self.rows(block), self._agreement.batch
-        mask = np.zeros(size, np.float32)
-        mask[: len(rows)] = 1.0
-        index = rows if len(rows) == size else np.resize(rows, size)
-        picked = tuple(array[index] for array in self._arrays)
-        terms = self._terms
+        rows, size, mask = self.rows(block), self._agreement.batch, self._mask
+        if len(rows) < size:
+            mask = (np.arange(size) < len(rows)).astype(np.float32)
+            rows = np.resize(rows, size)
+        numbers = self._numbers
         if self._kind.recursive:
-            terms = {**terms, "now": np.float32(t), "before": np.float32(t - 1)}
-        found = self._total(point, previous, picked, mask, terms, np.float32(size))
-        return ClippedSum(np.asarray(found.value).astype(np.int64))
+            numbers = numbers.copy()
+            numbers[:2] = t, t - 1
+        picked = tuple(array[rows] for array in self._arrays)
+        found = self._total(point, previous, picked, mask, numbers)
+        return ClippedSum(np.asarray(found).astype(np.int64))
 
 
 def flattened(params: Any) -> NDArray[np.float32]:
