@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sordino.cli.console import err, out, show_guarantee
-from sordino.errors import SordinoError, require_choice
+from sordino.errors import SordinoError, require_choice, require_count
 
 if TYPE_CHECKING:
     from sordino.federated.agreement import Agreement
@@ -87,13 +87,19 @@ def init(
     from sordino.sites.models import own_model, table_model
     from sordino.sites.running import pad_keys
 
+    for name, value in (("uses", uses), ("examples", examples), ("rounds", rounds)):
+        require_count(name, value)
+    if not 0 <= spare <= 100:
+        raise SordinoError(f"spare must be between 0 and 100 messages per message, got {spare:g}")
+    if not 1 <= port <= 65535:
+        raise SordinoError(f"port must be between 1 and 65535, got {port}")
     if (schema is None) == (model is None):
         raise SordinoError("give --schema for tables, or --model for a model of your own")
     made = table_model(Schema.load(schema)) if schema is not None else own_model(str(model))
     names: Any = (
         int(clients) if clients.isdecimal() else [one.strip() for one in clients.split(",")]
     )
-    count = names if isinstance(names, int) else len(names)
+    count = require_count("clients", names) if isinstance(names, int) else len(names)
     share = min(1.0, ((per_round or count) + extra) / max(1, count))
     if batch is None:
         batch = max(1, examples // max(1, round(rounds * share / uses)))
@@ -158,6 +164,9 @@ def server(
     from sordino.federated.flower.superlink import serve
     from sordino.sites.folders import ServerSite
 
+    _quiet_flower()
+
+    require_count("every", every)
     site = ServerSite.load(folder)
     evaluate = None if test_file is None else site.model.evaluator(site.model.load(test_file))
     with _resumable(), _watched(site.agreement) as watcher:
@@ -196,6 +205,8 @@ def client(
     """Answer a server's requests until stopped. Started again, it goes on with the same counters."""
     from sordino.federated.flower.supernode import join
     from sordino.sites.folders import AUTHORITY, ClientSite
+
+    _quiet_flower()
 
     site = ClientSite.load(folder)
     endpoint = site.open(site.part(data))
@@ -263,6 +274,9 @@ def simulate(
     )
 
     require_choice("engine", engine, ENGINES)
+    require_count("every", every)
+    if insecure_seed is not None:
+        require_count("insecure_seed", insecure_seed, minimum=0)
     if engine == "ray" and insecure_seed is not None:
         raise SordinoError("--engine ray keeps real journals and takes no seed")
 
@@ -302,9 +316,15 @@ def simulate(
                 agreement, model, rows, insecure_seed=insecure_seed, private=private
             )
             run_here(coordinator, clients, engine=engine)
-    if insecure_seed is not None:
-        err().print("with a seed of your own the noise is known: this run is not private")
-    _finish(folder / "simulated", coordinator, model, agreement)
+    seeded = insecure_seed is not None
+    _finish(folder / "simulated", coordinator, model, agreement, is_private=not seeded)
+
+
+def _quiet_flower() -> None:
+    """Leave out what Flower logs about every refused connection: a client that returns is told of here."""
+    import logging
+
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
 
 
 @contextmanager
@@ -409,7 +429,14 @@ def _watched(agreement: Agreement) -> Iterator[Watcher]:
         yield Watcher(done, event)
 
 
-def _finish(folder: Path, coordinator: DurableServer, model: Any, agreement: Agreement) -> None:
+def _finish(
+    folder: Path,
+    coordinator: DurableServer,
+    model: Any,
+    agreement: Agreement,
+    *,
+    is_private: bool = True,
+) -> None:
     """Say how it ended; write the model, the guarantee and the report."""
     from sordino._files import write_atomically
     from sordino.cli.train import today
@@ -428,14 +455,19 @@ def _finish(folder: Path, coordinator: DurableServer, model: Any, agreement: Agr
     folder.mkdir(parents=True, exist_ok=True)
     name, raw = model.saved(coordinator.params)
     write_atomically(folder / name, raw)
-    text = json.dumps(agreement.guarantee.to_json(), indent=1) + "\n"
-    write_atomically(folder / "guarantee.json", text)
+    written = [folder / name]
+    if is_private:
+        text = json.dumps(agreement.guarantee.to_json(), indent=1) + "\n"
+        write_atomically(folder / "guarantee.json", text)
+        written.append(folder / "guarantee.json")
+    else:
+        (folder / "guarantee.json").unlink(missing_ok=True)
     write_federated_report(
         folder / "report",
         agreement,
         history,
         coordinator.events(),
-        title=agreement.name,
+        title=agreement.name if is_private else f"{agreement.name} (seeded: NOT private)",
         date=today(),
         out=dict(coordinator.state.out),
         seen_by_clients=seen_by_clients(agreement, history),
@@ -446,8 +478,13 @@ def _finish(folder: Path, coordinator: DurableServer, model: Any, agreement: Agr
             "on public data: " + ", ".join(f"{k} {v:.4g}" for k, v in scores[-1].items()),
             markup=False,
         )
-    show_guarantee(agreement.guarantee.sentence())
-    for path in (folder / name, folder / "guarantee.json", folder / "report" / "index.html"):
+    if is_private:
+        show_guarantee(agreement.guarantee.sentence())
+    else:
+        err().print(
+            "NOT private: the noise comes from a seed that is known; no guarantee is written"
+        )
+    for path in (*written, folder / "report" / "index.html"):
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.errors import SordinoError
+from sordino.errors import SordinoError, require_positive
 from sordino.federated.account import Account
 from sordino.federated.agreement import Agreement
 from sordino.federated.contribution import LocalData
@@ -118,6 +118,8 @@ class Client:
     def __post_init__(self) -> None:
         if self.name not in self.agreement.clients:
             raise SordinoError(f"the agreement has no client {self.name!r}")
+        if self.mu is not None:
+            require_positive("mu", self.mu)
         if (self.agreement.trust == "secure-sum") != (self.mask is not None):
             raise SordinoError("a secure sum needs pads, and nothing else does")
 

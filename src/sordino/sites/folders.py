@@ -21,7 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from sordino._files import write_atomically
-from sordino.errors import SordinoError, known_fields, one_line, require_count, require_positive
+from sordino.errors import (
+    SordinoError,
+    known_fields,
+    one_line,
+    require_count,
+    require_positive,
+    shown,
+)
 from sordino.federated.agreement import Agreement
 from sordino.federated.contribution import flattened
 from sordino.federated.coordinator import DurableServer
@@ -64,6 +71,14 @@ class ClientSettings:
     server: str
     data: str | None = None
     mu: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("name", "server", "data"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and not (name == "data" and value is None):
+                raise SordinoError(f"{name} in client.toml must be a text, got {shown(value)}")
+        if self.mu is not None:
+            require_positive("mu in client.toml", self.mu)
 
 
 @dataclass(frozen=True)
@@ -193,7 +208,11 @@ def create(
 
 
 def _make_keys(staging: Path, server: Path, clients: Mapping[str, Path], host: str) -> None:
-    """A certificate authority that is used once, the server's certificate, every client's key."""
+    """A certificate authority, the server's certificate, every client's key.
+
+    The authority's own key stays in the server's folder, to renew the certificate with; it may be
+    taken away from there.
+    """
     from sordino.federated.flower.keys import (
         create_authority,
         create_client_key,

@@ -168,7 +168,7 @@ def own_model(name: str) -> Model:
     try:
         found: Any = getattr(importlib.import_module(module), attribute or "model")
         found = found() if callable(found) and not isinstance(found, Model) else found
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise SordinoError(
             f"there is no model {name!r} here ({one_line(error)}); give it as module:name"
         ) from None
