@@ -212,7 +212,11 @@ def test_what_is_computed_from_public_facts_is_what_clients_know(
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"unit": "client"}, {"uses": 2, "examples": 12, "batch": 4, "mu": 8.0}],
+    [
+        {},
+        pytest.param({"unit": "client"}, marks=pytest.mark.slow),
+        pytest.param({"uses": 2, "examples": 12, "batch": 4, "mu": 8.0}, marks=pytest.mark.slow),
+    ],
     ids=["once", "client", "twice"],
 )
 def test_a_trusted_servers_noise_is_accounted_for_once_more(
@@ -277,6 +281,7 @@ def test_the_picture_of_a_client_lies_where_its_axes_are() -> None:
     assert path.count("V") == len(client.taken)
 
 
+@pytest.mark.slow
 def test_a_thousand_clients_need_no_thousand_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
