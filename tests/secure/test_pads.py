@@ -47,7 +47,7 @@ def test_a_padded_vector_is_uniform_and_depends_on_everything() -> None:
 
 def test_with_one_member_missing_nothing_is_left_of_the_others() -> None:
     everybody = members(3)
-    values = np.arange(D)
+    values = np.arange(D, dtype=np.int64)
     with np.errstate(over="ignore"):
         partial = sum(everybody[n].padded(values, everybody, b"x") for n in ("m0", "m1"))
     assert np.mean(np.abs(partial.astype(float)) > 2**50) > 0.9

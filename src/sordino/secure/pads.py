@@ -70,7 +70,9 @@ class Pads:
         names = sorted(set(cohort))
         if self._name not in names or len(names) < 2:
             raise SordinoError("pads need a cohort of at least two, this member among them")
-        total = values.astype(np.int64).view(np.uint64).copy()
+        if values.dtype != np.int64 or values.ndim != 1:
+            raise SordinoError("pads hide vectors of int64 only")
+        total = values.view(np.uint64).copy()
         for other in names:
             if other == self._name:
                 continue

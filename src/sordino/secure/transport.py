@@ -1,0 +1,698 @@
+"""Messages between parties: a star of mutually authenticated TLS connections around the first party.
+
+    roster = Roster("study-7", (Member("north", key, certificate), ...), "north.example.org", 7001)
+    with Star.join(roster, "south", Path("south.crt"), Path("south.key"), timeout=60) as star:
+        star.send("north", kind=1, turn=5, body=b"...")
+        answer = star.receive("north", kind=2, turn=5)
+
+Every party has the same `Roster`: names, X25519 keys and certificates, and where the first party listens.
+A connection is TLS 1.3 with certificates on both ends, each compared with the roster's by its SHA-256, so
+nobody outside takes part and nobody inside speaks for another. Both ends then compare the session and
+the whole roster.
+
+A *frame* has a kind, a turn, a number that counts frames on the connection, and a body whose length is
+limited before it is read. One that is of another kind, turn or number (lost, doubled, late) is an error;
+changed bytes do not get through TLS. No call lasts longer than its time-out, counted over the whole call.
+After an error the star is closed, and the others are told why (`give_up`).
+
+TLS protects parties from the network, not from each other: what passes through the first party can be
+read and changed by it. Engines bring their own protection against that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import select
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from sordino.errors import DAMAGE, SordinoError, one_line, require_positive, shown
+from sordino.secure.certificates import NAME, fingerprint
+
+T = TypeVar("T")
+
+# No frame is longer than this, whatever a caller expects.
+LONGEST_BODY = 1 << 30
+# A handshake with somebody who may be a stranger gets this long, and holds up the others no longer.
+_STRANGER_PATIENCE = 5.0
+_LAST_WORDS_PATIENCE = 1.0
+_HEADER = struct.Struct(">4sBQQI")
+_MAGIC = b"SOR1"
+_HELLO, _WELCOME, _START, _GIVE_UP = 250, 251, 252, 255
+_LONGEST_HELLO = 4096
+_PIECE = 1 << 18
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Member:
+    """One party as the others know it.
+
+    Attributes:
+      name: letters, digits, dots, dashes and underscores.
+      public_key: X25519, 32 bytes.
+      certificate: PEM.
+    """
+
+    name: str
+    public_key: bytes
+    certificate: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            raise SordinoError(f"{shown(self.name)} is not a party's name")
+        if not isinstance(self.public_key, bytes) or len(self.public_key) != 32:
+            raise SordinoError(f"the public key of {self.name!r} must have 32 bytes")
+        fingerprint(self.certificate)
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.certificate)
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who takes part in a session, the same at every party; the first member is in the middle."""
+
+    session: str
+    members: tuple[Member, ...]
+    host: str
+    port: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.session, str) or not 1 <= len(self.session) <= 256:
+            raise SordinoError(
+                f"a session is a text of 1 to 256 characters, not {shown(self.session)}"
+            )
+        if len(self.members) < 2:
+            raise SordinoError(f"a sum needs at least two parties, got {len(self.members)}")
+        for what in ("name", "public_key", "fingerprint"):
+            if len({getattr(member, what) for member in self.members}) != len(self.members):
+                raise SordinoError(f"two parties have the same {what.replace('_', ' ')}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(member.name for member in self.members)
+
+    @property
+    def hub(self) -> str:
+        """The first party, that all others connect to."""
+        return self.members[0].name
+
+    @property
+    def public_keys(self) -> dict[str, bytes]:
+        return {member.name: member.public_key for member in self.members}
+
+    @property
+    def digest(self) -> bytes:
+        """Of everything but the address, which may look different from different places."""
+        text = [self.session]
+        text += [f"{m.name} {m.public_key.hex()} {m.fingerprint}" for m in self.members]
+        return hashlib.sha256(json.dumps(["sordino roster 1", *text]).encode()).digest()
+
+    def member(self, name: str) -> Member:
+        for member in self.members:
+            if member.name == name:
+                return member
+        raise SordinoError(f"there is no party {shown(name)} in the roster")
+
+    def to_json(self) -> dict[str, Any]:
+        members = [
+            {"name": m.name, "public_key": m.public_key.hex(), "certificate": m.certificate}
+            for m in self.members
+        ]
+        return {
+            "version": _VERSION,
+            "session": self.session,
+            "members": members,
+            "host": self.host,
+            "port": self.port,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Roster:
+        try:
+            if data["version"] != _VERSION:
+                raise SordinoError(f"this roster has format version {shown(data['version'])}")
+            members = tuple(
+                Member(m["name"], bytes.fromhex(m["public_key"]), m["certificate"])
+                for m in data["members"]
+            )
+            return cls(data["session"], members, str(data["host"]), int(data["port"]))
+        except SordinoError:
+            raise
+        except DAMAGE:
+            raise SordinoError(f"this is not a roster: {shown(data)}") from None
+
+
+class _BrokenError(Exception):
+    """A connection that cannot be used any more; the text completes a sentence about it."""
+
+
+class _LateError(_BrokenError):
+    pass
+
+
+class _Link:
+    """One TLS connection, with deadlines over whole operations and every byte counted."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, server: bool) -> None:
+        self.sock = sock
+        self.sent = self.received = 0
+        self.frames_out = self.frames_in = 0
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_side=server)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def handshake(self, deadline: float) -> str:
+        """The other end's fingerprint, when both have proved who they are."""
+        self._drive(self._tls.do_handshake, deadline)
+        certificate = self._tls.getpeercert(binary_form=True)
+        if certificate is None:
+            raise _BrokenError("has no certificate")
+        return fingerprint(certificate)
+
+    def send_frame(self, kind: int, turn: int, body: bytes, deadline: float) -> None:
+        header = _HEADER.pack(_MAGIC, kind, turn, self.frames_out, len(body))
+        self.frames_out += 1
+        rest = memoryview(header + body)
+        while rest:
+            written = self._drive(partial(self._tls.write, rest[:_PIECE]), deadline)
+            rest = rest[written:]
+
+    def receive_frame(self, longest: int, deadline: float) -> tuple[int, int, bytes]:
+        """Kind, turn and body of the next frame."""
+        magic, kind, turn, number, length = _HEADER.unpack(self._read(_HEADER.size, deadline))
+        if magic != _MAGIC:
+            raise _BrokenError("does not speak this protocol")
+        if number != self.frames_in:
+            raise _BrokenError(f"sent message {number} where {self.frames_in} was due")
+        if length > min(longest if kind < _HELLO else max(longest, _LONGEST_HELLO), LONGEST_BODY):
+            raise _BrokenError(f"sent a message of {length:,} bytes where {longest:,} are allowed")
+        self.frames_in += 1
+        return kind, turn, self._read(length, deadline)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something was received that has not been read."""
+        return bool(self._in.pending or self._tls.pending())
+
+    def _read(self, count: int, deadline: float) -> bytes:
+        pieces, left = [], count
+        while left:
+            piece = self._drive(partial(self._tls.read, min(left, _PIECE)), deadline)
+            if not piece:
+                raise _BrokenError("closed the connection")
+            pieces.append(piece)
+            left -= len(piece)
+        return b"".join(pieces)
+
+    def _drive(self, operation: Callable[[], T], deadline: float) -> T:
+        """Do a TLS operation, moving bytes between it and the socket as it wants them."""
+        while True:
+            try:
+                result = operation()
+            except ssl.SSLWantReadError:
+                self._flush(deadline)
+                self._fill(deadline)
+            except ssl.SSLZeroReturnError:
+                raise _BrokenError("closed the connection") from None
+            except ssl.SSLError as error:
+                with suppress(_BrokenError):  # the alert that tells the other end
+                    self._flush(time.monotonic() + _LAST_WORDS_PATIENCE)
+                raise _BrokenError(_tls_reason(error)) from None
+            else:
+                self._flush(deadline)
+                return result
+
+    def _flush(self, deadline: float) -> None:
+        data = self._out.read()
+        if not data:
+            return
+        try:
+            self.sock.settimeout(_left(deadline))
+            self.sock.sendall(data)
+        except TimeoutError:
+            raise _LateError("does not take what it is sent") from None
+        except OSError:
+            # The other end may have said why before it closed.
+            self._late_words()
+            raise _BrokenError("closed the connection") from None
+        self.sent += len(data)
+
+    def _late_words(self) -> None:
+        """Bring in what arrived before the connection broke."""
+        with suppress(OSError):
+            self.sock.settimeout(0)
+            while data := self.sock.recv(_PIECE):
+                self.received += len(data)
+                self._in.write(data)
+
+    def _fill(self, deadline: float) -> None:
+        try:
+            self.sock.settimeout(_left(deadline))
+            data = self.sock.recv(_PIECE)
+        except TimeoutError:
+            raise _LateError("did not answer in time") from None
+        except OSError:
+            raise _BrokenError("closed the connection") from None
+        if not data:
+            raise _BrokenError("closed the connection")
+        self.received += len(data)
+        self._in.write(data)
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+def _close_gently(links: Iterable[_Link]) -> None:
+    """Close when the other ends have closed, or have had a moment to.
+
+    Closing at once, with something unread, would take the last words away from them.
+    """
+    open_ones: dict[socket.socket, _Link] = {}
+    for link in links:
+        with suppress(OSError):
+            link.sock.settimeout(0)
+            link.sock.shutdown(socket.SHUT_WR)
+            open_ones[link.sock] = link
+            continue
+        link.close()
+    deadline = time.monotonic() + _LAST_WORDS_PATIENCE
+    while open_ones and (left := deadline - time.monotonic()) > 0:
+        for sock in select.select(list(open_ones), [], [], left)[0]:
+            with suppress(OSError):
+                if sock.recv(_PIECE):
+                    continue
+            open_ones.pop(sock).close()
+    for link in open_ones.values():
+        link.close()
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise _LateError("did not answer in time")
+    return left
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in (9, 10):  # not valid yet, no longer
+            return f"has a certificate that is not valid now ({one_line(error.verify_message)})"
+        return "has a certificate that is not in the roster"
+    reason = (error.reason or "").upper()
+    if "ALERT" in reason and ("UNKNOWN_CA" in reason or "CERTIFICATE" in reason):
+        return "does not accept this party's certificate: it is not in its roster"
+    if "PEER_DID_NOT_RETURN_A_CERTIFICATE" in reason:
+        return "has no certificate"
+    if "EOF" in reason:
+        return "closed the connection"
+    return f"sent something that TLS refuses ({one_line(reason.replace('_', ' ').lower())})"
+
+
+class Star:
+    """One party's end of the star; made by `join`.
+
+    Attributes:
+      roster: who takes part.
+      name: this party's name.
+      timeout: seconds that one call may take.
+      patience: what this party makes of it: the first one waits a fifth less than the others, so that it is
+        still in time to tell them who is missing.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        name: str,
+        links: dict[str, _Link],
+        timeout: float,
+        watch: Callable[[str, bytes], None] | None,
+    ) -> None:
+        self.roster, self.name, self.timeout = roster, name, timeout
+        self.patience = 0.8 * timeout if name == roster.hub else timeout
+        self._links, self._watch, self._open = links, watch, True
+        self._past_sent = self._past_received = 0
+
+    @classmethod
+    def join(
+        cls,
+        roster: Roster,
+        name: str,
+        certificate: Path,
+        key: Path,
+        *,
+        timeout: float = 60.0,
+        join_timeout: float | None = None,
+        listener: socket.socket | None = None,
+        watch: Callable[[str, bytes], None] | None = None,
+    ) -> Star:
+        """Connect, and wait until everybody in the roster has.
+
+        Args:
+          certificate: this party's, as in the roster.
+          key: the private key that belongs to it.
+          timeout: of one call later on, in seconds.
+          join_timeout: of this call; the same if not given.
+          listener: a listening socket for the first party, instead of the roster's address.
+          watch: called with a party's name and what was received from it, decrypted; for tests.
+
+        Raises:
+          SordinoError: if somebody is missing at the end of the time, or is not who it should be.
+        """
+        require_positive("timeout", timeout)
+        deadline = time.monotonic() + (timeout if join_timeout is None else join_timeout)
+        context = _context(roster, name, Path(certificate), Path(key), server=name == roster.hub)
+        if name == roster.hub:
+            links = _gather(roster, context, deadline, listener)
+        else:
+            links = {roster.hub: _reach(roster, name, context, deadline)}
+        return cls(roster, name, links, timeout, watch)
+
+    @property
+    def is_hub(self) -> bool:
+        return self.name == self.roster.hub
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Those that this party has a connection with."""
+        hub = self.roster.hub
+        return tuple(n for n in self.roster.names if n != hub) if self.is_hub else (hub,)
+
+    @property
+    def bytes_sent(self) -> int:
+        """What this party put on the network, TLS included, TCP's own headers not."""
+        return self._past_sent + sum(link.sent for link in self._links.values())
+
+    @property
+    def bytes_received(self) -> int:
+        return self._past_received + sum(link.received for link in self._links.values())
+
+    def deadline(self) -> float:
+        """When a call that begins now has to end, on the monotonic clock."""
+        return time.monotonic() + self.patience
+
+    def send(
+        self, to: str, *, kind: int, turn: int, body: bytes, deadline: float | None = None
+    ) -> None:
+        """Send one frame."""
+        if not 0 <= kind < _HELLO or not 0 <= turn < 2**63:
+            raise SordinoError(f"a message has a kind below 250 and a turn, not {kind}, {turn}")
+        if len(body) > LONGEST_BODY:
+            raise SordinoError(f"a message of {len(body):,} bytes is too long to send")
+        link = self._link(to)
+        try:
+            link.send_frame(kind, turn, body, self._until(deadline))
+        except _BrokenError as error:
+            if not isinstance(error, _LateError):
+                self._raise_farewell(to, link)
+            raise self._trouble(to, error) from None
+
+    def receive(
+        self,
+        sender: str,
+        *,
+        kind: int,
+        turn: int,
+        longest: int = LONGEST_BODY,
+        deadline: float | None = None,
+    ) -> bytes:
+        """The body of the next frame from `sender`, which must be of this kind and turn."""
+        link = self._link(sender)
+        try:
+            return self._expect(sender, link, kind, turn, longest, self._until(deadline))
+        except _BrokenError as error:
+            raise self._trouble(sender, error) from None
+
+    def receive_all(
+        self,
+        senders: Iterable[str],
+        *,
+        kind: int,
+        turn: int,
+        longest: int = LONGEST_BODY,
+        deadline: float | None = None,
+    ) -> dict[str, bytes]:
+        """One frame from each sender, in the order in which they come; an error as soon as one fails."""
+        until = self._until(deadline)
+        waiting = {sender: self._link(sender) for sender in senders}
+        found: dict[str, bytes] = {}
+        while waiting:
+            ready = [n for n, link in waiting.items() if link.has_more]
+            if not ready:
+                sockets = {link.sock: n for n, link in waiting.items()}
+                left = max(0.0, until - time.monotonic())
+                ready = [sockets[s] for s in select.select(list(sockets), [], [], left)[0]]
+            if not ready:
+                names = ", ".join(map(repr, waiting))
+                raise SordinoError(f"{names} did not answer within {self.patience:g} s")
+            for sender in ready:
+                link = waiting.pop(sender)
+                try:
+                    found[sender] = self._expect(sender, link, kind, turn, longest, until)
+                except _BrokenError as error:
+                    raise self._trouble(sender, error) from None
+        return found
+
+    def give_up(self, reason: str) -> None:
+        """Tell everybody that this party does not go on, and close. Nothing happens if it is closed."""
+        if not self._open:
+            return
+        text = one_line(reason, 400).encode()
+        for link in self._links.values():
+            with suppress(_BrokenError):
+                link.send_frame(_GIVE_UP, 0, text, time.monotonic() + _LAST_WORDS_PATIENCE)
+        _close_gently(self._let_go())
+
+    def close(self) -> None:
+        """Close all connections; no call after this."""
+        for link in self._let_go():
+            link.close()
+
+    def _let_go(self) -> list[_Link]:
+        self._open = False
+        self._past_sent, self._past_received = self.bytes_sent, self.bytes_received
+        links, self._links = list(self._links.values()), {}
+        return links
+
+    def __enter__(self) -> Star:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _until(self, deadline: float | None) -> float:
+        return self.deadline() if deadline is None else deadline
+
+    def _link(self, name: str) -> _Link:
+        if not self._open:
+            raise SordinoError("this party's connections are closed; join again")
+        if name not in self._links:
+            raise SordinoError(f"{self.name!r} has no connection with {shown(name)}")
+        return self._links[name]
+
+    def _expect(
+        self, sender: str, link: _Link, kind: int, turn: int, longest: int, deadline: float
+    ) -> bytes:
+        found, at, body = link.receive_frame(longest, deadline)
+        if self._watch is not None:
+            self._watch(sender, body)
+        if found == _GIVE_UP:
+            said = one_line(body.decode(errors="replace"), 400)
+            raise SordinoError(f"{sender!r} gave up: {said}")
+        if (found, at) != (kind, turn):
+            raise _BrokenError(
+                f"sent a message of kind {found} for turn {at}, where kind {kind} of turn {turn} "
+                "was due"
+            )
+        return body
+
+    def _raise_farewell(self, name: str, link: _Link) -> None:
+        """If the other end said why it closed, say that."""
+        with suppress(_BrokenError):
+            while True:
+                kind, _, body = link.receive_frame(
+                    LONGEST_BODY, time.monotonic() + _LAST_WORDS_PATIENCE
+                )
+                if kind == _GIVE_UP:
+                    said = one_line(body.decode(errors="replace"), 400)
+                    raise SordinoError(f"{name!r} gave up: {said}")
+
+    def _trouble(self, name: str, error: _BrokenError) -> SordinoError:
+        if isinstance(error, _LateError):
+            return SordinoError(f"{name!r} did not answer within {self.patience:g} s")
+        return SordinoError(f"{name!r} {error}")
+
+
+def _context(
+    roster: Roster, name: str, certificate: Path, key: Path, *, server: bool
+) -> ssl.SSLContext:
+    """TLS 1.3 that trusts the roster's certificates and nothing else."""
+    mine = roster.member(name)
+    try:
+        if fingerprint(certificate.read_text()) != mine.fingerprint:
+            raise SordinoError(f"{str(certificate)!r} is not the roster's certificate of {name!r}")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False  # fingerprints say more
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.load_verify_locations(cadata="\n".join(m.certificate for m in roster.members))
+        context.load_cert_chain(certificate, key)
+        if server:
+            context.num_tickets = 0
+    except (OSError, UnicodeDecodeError) as error:  # an SSLError is an OSError
+        raise SordinoError(
+            f"the certificate {str(certificate)!r} and its key cannot be used: {one_line(error)}"
+        ) from None
+    return context
+
+
+def _reach(roster: Roster, name: str, context: ssl.SSLContext, deadline: float) -> _Link:
+    """Connect to the first party, and wait until it says that everybody is there."""
+    hub = roster.members[0]
+    where = f"{roster.host}:{roster.port}"
+    sock = _dial(roster, deadline)
+    link = _Link(sock, context, server=False)
+    try:
+        try:
+            found = link.handshake(deadline)
+            if found != hub.fingerprint:
+                others = [m.name for m in roster.members if m.fingerprint == found]
+                who = repr(others[0]) if others else "somebody else"
+                raise SordinoError(f"at {where} there is {who}, not {hub.name!r}")
+            hello = {"session": roster.session, "roster": roster.digest.hex(), "name": name}
+            hello["version"] = str(_VERSION)
+            link.send_frame(_HELLO, 0, json.dumps(hello).encode(), deadline)
+            for due in (_WELCOME, _START):
+                kind, _, body = link.receive_frame(_LONGEST_HELLO, deadline)
+                if kind == _GIVE_UP:
+                    said = one_line(body.decode(errors="replace"), 400)
+                    raise SordinoError(f"{hub.name!r} refuses this party: {said}")
+                if kind != due:
+                    raise _BrokenError("does not speak this protocol")
+        except _LateError:
+            raise SordinoError(
+                f"{hub.name!r} at {where} did not let this party in before the time was over"
+            ) from None
+        except _BrokenError as error:
+            raise SordinoError(f"{hub.name!r} at {where} {error}") from None
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def _dial(roster: Roster, deadline: float) -> socket.socket:
+    pause = 0.02
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return socket.create_connection((roster.host, roster.port), max(left, 0.001))
+        except OSError as error:
+            if left - pause <= 0:
+                raise SordinoError(
+                    f"{roster.hub!r} cannot be reached at {roster.host}:{roster.port}: "
+                    f"{one_line(error.strerror or error)}"
+                ) from None
+        time.sleep(pause)
+        pause = min(2 * pause, 0.5)
+
+
+def _gather(
+    roster: Roster, context: ssl.SSLContext, deadline: float, listener: socket.socket | None
+) -> dict[str, _Link]:
+    """Let everybody in; strangers are turned away, and named if somebody is missing in the end."""
+    links: dict[str, _Link] = {}
+    remarks: list[str] = []
+    own = listener is None
+    if listener is None:
+        try:
+            listener = socket.create_server((roster.host, roster.port), backlog=64)
+        except OSError as error:
+            raise SordinoError(
+                f"{roster.hub!r} cannot listen at {roster.host}:{roster.port}: "
+                f"{one_line(error.strerror or error)}"
+            ) from None
+    try:
+        while missing := [n for n in roster.names[1:] if n not in links]:
+            try:
+                listener.settimeout(_left(deadline))
+                sock, _ = listener.accept()
+            except (TimeoutError, _LateError):
+                told = f"; {remarks[-1]}" if remarks else ""
+                raise SordinoError(
+                    f"{', '.join(map(repr, missing))} did not connect before the time was over{told}"
+                ) from None
+            link = _Link(sock, context, server=True)
+            try:
+                name = _admitted(roster, link, deadline)
+            except _BrokenError as error:
+                remarks.append(f"one that connected {error}")
+                _close_gently([link])
+                continue
+            if name in links:  # it was started again
+                links[name].close()
+            links[name] = link
+        for name, link in links.items():
+            try:
+                link.send_frame(_START, 0, b"", deadline)
+            except _BrokenError as error:
+                raise SordinoError(f"{name!r} {error}") from None
+    except BaseException as error:
+        for link in links.values():
+            with suppress(_BrokenError):
+                text = one_line(error, 400).encode()
+                link.send_frame(_GIVE_UP, 0, text, time.monotonic() + _LAST_WORDS_PATIENCE)
+        _close_gently(links.values())
+        raise
+    finally:
+        if own:
+            listener.close()
+    return links
+
+
+def _admitted(roster: Roster, link: _Link, deadline: float) -> str:
+    """Who has connected; an error, that the other end is told, if it does not belong here."""
+    deadline = min(deadline, time.monotonic() + _STRANGER_PATIENCE)
+    found = link.handshake(deadline)
+    kind, _, body = link.receive_frame(_LONGEST_HELLO, deadline)
+    try:
+        hello = json.loads(body) if kind == _HELLO else {}
+        name, session, digest = hello["name"], hello["session"], hello["roster"]
+        version = hello["version"]
+    except DAMAGE:
+        raise _BrokenError("does not speak this protocol") from None
+    owner = [m.name for m in roster.members if m.fingerprint == found]
+    refusal = ""
+    if version != str(_VERSION):
+        refusal = f"speaks version {shown(version)} of this protocol, not {_VERSION}"
+    elif owner != [name]:
+        refusal = f"calls itself {shown(name)} with the certificate of {', '.join(owner)!r}"
+    elif name == roster.hub:
+        refusal = f"calls itself {name!r}, as the party in the middle does"
+    elif session != roster.session:
+        refusal = f"({name!r}) is in session {shown(session)}, not {shown(roster.session)}"
+    elif digest != roster.digest.hex():
+        refusal = f"({name!r}) has another roster of this session"
+    if refusal:
+        link.send_frame(_GIVE_UP, 0, f"it {refusal}".encode(), deadline)
+        raise _BrokenError(refusal)
+    link.send_frame(_WELCOME, 0, b"", deadline)
+    return str(name)
