@@ -53,7 +53,9 @@ class Assumption:
         if self.colluders >= self.parties and self.engine != "plain":
             raise SordinoError("nothing protects a party against all others and itself")
         if self.noise == "shares" and not self.colluders:
-            raise SordinoError("every party can subtract its own share: colluders must be at least 1")
+            raise SordinoError(
+                "every party can subtract its own share: colluders must be at least 1"
+            )
 
     @property
     def variance_factor(self) -> float:
