@@ -102,6 +102,7 @@ def test_an_example_in_a_block_that_is_clipped_as_one() -> None:
     assert not result.violates, result.verdict()
 
 
+@pytest.mark.slow
 def test_results_are_plain_data_and_repeatable() -> None:
     agreement = short(rounds=2, schedule="uniform")
     one, two = (audit_client(agreement, trials=100, insecure_seed=3) for _ in range(2))

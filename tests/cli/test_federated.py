@@ -227,6 +227,7 @@ def test_simulate_without_a_seed_writes_the_guarantee(here: Path) -> None:
     assert promised.sentence() in " ".join(result.stdout.split())
 
 
+@pytest.mark.slow
 def test_engines_agree_to_the_last_bit(here: Path) -> None:
     assert run(*wanted("study", "--local", per_round=2)).exit_code == 0
     found = []
@@ -241,6 +242,7 @@ def test_engines_agree_to_the_last_bit(here: Path) -> None:
 
 
 @pytest.mark.parametrize("trust", ["secure-sum", "trusted"])
+@pytest.mark.slow
 def test_simulate_with_the_other_kinds_of_trust(here: Path, trust: str) -> None:
     assert run(*wanted("study", "--local", trust=trust)).exit_code == 0
     result = run("simulate", "study", "--data", "all.csv", "--skew", 0.5)

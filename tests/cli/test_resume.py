@@ -54,6 +54,7 @@ def stopped(table: Path, how: signal.Signals, *more: str) -> subprocess.Complete
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
+@pytest.mark.slow
 def test_killed_and_given_again(table: Path) -> None:
     ledger = Ledger.create(table.with_name("ledger"))
     ledger.add_dataset("people", epsilon=2.001, delta=1e-5)

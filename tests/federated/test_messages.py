@@ -428,6 +428,7 @@ class TestAgreements:
         else:
             usable(found)
 
+    @pytest.mark.slow
     def test_deep_nesting_and_long_lists(self) -> None:
         """In a process of its own: whatever happens there, this one goes on."""
         code = (

@@ -310,6 +310,7 @@ def test_before_and_after_the_first_round(tmp_path: Path, rounds: int) -> None:
     assert f"{rounds} of 12 rounds are over" in index.read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_what_a_client_says_about_itself_is_not_believed_blindly(tmp_path: Path) -> None:
     agreement = agreed(3, per_round=2, cap=10**6, schedule="fresh", mu=1.0)
     (first, *_) = made_up(replace(agreement, cap=12))
@@ -337,6 +338,7 @@ def test_the_papers_budgets_have_their_epsilons(tmp_path: Path) -> None:
     )  # 122 by GDP; e^122 times the distance of discrete noise is too much
 
 
+@pytest.mark.slow
 def test_names_that_differ_in_case_only_have_pages_of_their_own(tmp_path: Path) -> None:
     agreement = replace(agreed(3, per_round=2), clients=("ward", "Ward", "WARD"))
     index = write_federated_report(tmp_path, agreement, made_up(agreement), title="Wards")
@@ -346,6 +348,7 @@ def test_names_that_differ_in_case_only_have_pages_of_their_own(tmp_path: Path) 
     assert {"clients/ward.html", "clients/Ward~2.html", "clients/WARD~3.html"} <= set(links)
 
 
+@pytest.mark.slow
 def test_an_interrupted_report_leaves_the_old_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -191,6 +191,7 @@ def test_the_compiled_rounds_are_the_protocol_without_its_noise(model: Any, opti
     assert not floats.guarantee.is_private
 
 
+@pytest.mark.slow
 def test_large_cohorts_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     agreement = agree(parameters=15, **{**PART, "batch": 3})
     data = split(*rows(60), 6, seed=1)
@@ -319,6 +320,7 @@ class _UnitDraws:
         return np.stack([self._left.pop(0) for _ in range(shape[0])]).astype(dtype)
 
 
+@pytest.mark.slow
 def test_noise_does_not_depend_on_chunks() -> None:
     agreement = agree(clients=6, per_round=3, rounds=48, parameters=15, mu=4.0)
     data = split(*rows(600), 6, seed=1)
@@ -331,6 +333,7 @@ def test_noise_does_not_depend_on_chunks() -> None:
     assert [done for done, _ in often.trace] == [8, 16, 24, 32, 40, 48]
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_are_the_seeds_one_by_one() -> None:
     agreement = agree(clients=6, per_round=3, rounds=16, parameters=15, mu=4.0, batch=2)
     data = split(*rows(100), 6, seed=1)
@@ -493,6 +496,7 @@ def test_skew_makes_labels_uneven() -> None:
 
 
 @pytest.mark.usefixtures("_budget_is_no_matter")
+@pytest.mark.slow
 def test_losses_of_one_output_and_plain_arrays() -> None:
     """Logistic and least squares (parameters (features,)), data of one client empty."""
     X, y = rows(40, classes=2)

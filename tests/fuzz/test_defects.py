@@ -247,6 +247,7 @@ for name in sys.argv[1:]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs limits on memory")
+@pytest.mark.slow
 def test_bombs_do_not_fill_the_memory(tmp_path: Path) -> None:
     """Files of some kilobytes that unpack to gigabytes, in a process that may have 400 MB more."""
     times, zeros = 800, bytes(1 << 20)

@@ -95,6 +95,7 @@ def test_five_parties_with_certificates(tmp_path: Path) -> None:
 
 
 @needs_mpyc
+@pytest.mark.slow
 def test_another_partys_certificate_is_refused(tmp_path: Path) -> None:
     tls = certificates(tmp_path, 3)
     with running(3, [{"tls": tls[1]}, {"tls": tls[1]}, {"tls": tls[2]}], timeout=5.0) as parties:
@@ -122,6 +123,7 @@ def test_a_party_that_dies_ends_it_for_all_and_leaves_no_process(dies: int) -> N
 
 
 @needs_mpyc
+@pytest.mark.slow
 def test_a_party_that_says_nothing_is_not_waited_for_for_ever() -> None:
     with running(3, timeout=4.0) as parties:
         assert {kind for kind, _ in parties.answers()} == {"open"}

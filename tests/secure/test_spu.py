@@ -190,6 +190,7 @@ def test_nothing_planted_is_in_what_a_node_receives() -> None:
                 assert np.array(value, order).tobytes() not in tap.seen
 
 
+@pytest.mark.slow
 def test_an_environment_without_spu_ends_it_at_once(tmp_path: Path) -> None:
     """Here /bin/false stands for a Python that cannot import SPU."""
     (tmp_path / "bin").mkdir()
