@@ -464,3 +464,10 @@ def usable(agreement: Agreement) -> None:
     from fuzz.readers import READERS
 
     READERS["agreement"].check(agreement)
+
+
+def test_a_reply_does_not_show_what_it_holds() -> None:
+    values = np.array([123456789, -987654321], np.int32)
+    shown = repr(Reply("0" * 64, "a", 1, 1, 0, "0" * 64, values))
+    assert "123456789" not in shown
+    assert "987654321" not in shown

@@ -16,7 +16,7 @@ import json
 import re
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -104,7 +104,8 @@ class Reply:
     index: int
     block: int
     asked: str
-    values: NDArray[Any]
+    # Not shown: for a trusted server they are sums without noise.
+    values: NDArray[Any] = field(repr=False)
     spent: float = 0.0
 
     def to_bytes(self) -> bytes:

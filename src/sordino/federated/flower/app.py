@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from flwr.app import (
@@ -111,8 +112,11 @@ def client_app(
             reply = endpoint_of(name_of(context)).answer(unpack(message.content))
         except MessageLostError:
             raise
-        except Exception:
-            logger.exception("the client failed to answer a message")
+        except Exception as error:
+            # Its text may quote data, so the log has its kind and place only.
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            kind = type(error).__name__
+            logger.error("the client failed: %s at %s:%s", kind, where.filename, where.lineno)
             raise ClientFailedError("the client failed; its own log says why") from None
         return Message(pack(reply), reply_to=message)
 

@@ -98,7 +98,8 @@ def serve(
       port: the port to listen on.
       timeout: seconds that a round trip may take, the client's work included.
       poll: seconds between two looks for replies.
-      database: a file for Flower's state, where it should outlive the process; memory otherwise.
+      database: a file for Flower's state, where it should outlive the process; memory otherwise. Never
+        with a trusted server: what it is sent has no noise yet, and would lie in that file.
       stop: ends this when it is set. SIGINT and SIGTERM set it, where this runs in the main thread.
 
     Raises:
