@@ -17,6 +17,7 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,11 @@ class Request:
     cohort: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
+        return self._raw
+
+    # Kept: a message is sent, digested and compared, and small ones spend their time on being encoded.
+    @cached_property
+    def _raw(self) -> bytes:
         header = {
             "agreement": self.agreement,
             "turn": self.turn,
@@ -81,7 +87,7 @@ class Request:
 
     def digest(self) -> bytes:
         """What the answer's noise is bound to."""
-        return hashlib.sha256(self.to_bytes()).digest()
+        return hashlib.sha256(self._raw).digest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +115,10 @@ class Reply:
     spent: float = 0.0
 
     def to_bytes(self) -> bytes:
+        return self._raw
+
+    @cached_property
+    def _raw(self) -> bytes:
         header = {
             "agreement": self.agreement,
             "client": self.client,
