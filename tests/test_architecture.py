@@ -15,7 +15,7 @@ ROOT = Path(sordino.__file__).parent
 FLOORS: list[set[str]] = [
     {"errors", "_version"},
     {"_files"},
-    {"keystore"},
+    {"keystore", "_sqlite"},
     {"privacy"},
     {"losses", "population"},
     {"streams", "mechanisms", "schedules"},
@@ -26,6 +26,7 @@ FLOORS: list[set[str]] = [
     {"ledger"},
     {"engine"},
     {"secure"},
+    {"parties"},
     {"federated"},
     {"influence"},
     {"audit"},

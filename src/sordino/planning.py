@@ -40,7 +40,7 @@ from sordino.mechanisms.base import Mechanism, mechanism_from_json
 from sordino.mechanisms.catalogue import fit_mechanism
 from sordino.mechanisms.dense import Dense
 from sordino.mechanisms.independent import Independent
-from sordino.mechanisms.lattice import Lattice, Variances, is_on_lattice
+from sordino.mechanisms.lattice import LEAST_STEPS, Lattice, Variances, is_on_lattice
 from sordino.mechanisms.maps import Channels
 from sordino.mechanisms.scaled import DrawScaled
 from sordino.mechanisms.split import lagged_mechanism
@@ -426,6 +426,7 @@ def plan(
     delta: float | None = None,
     noise_multiplier: float | None = None,
     noise: str = GAUSSIAN,
+    lattice_steps: int | None = None,
     adjacency: str | None = None,
     unit: str = "example",
     **options: Any,
@@ -442,6 +443,8 @@ def plan(
         guarantees.
       noise: "gaussian" (float32, fast) or "discrete" (whole multiples of a lattice step, from a
         cryptographic generator; see docs/threat-model.md).
+      lattice_steps: of discrete noise, about so many lattice steps to the clip are enough; as many as
+        fit unless given. Fewer make noise cheaper that is drawn inside a secure computation.
       adjacency: "zero-out" (default), "add-remove" (Poisson default) or "replace-one".
       unit: whose data is protected: "example", "user" or "client" (then each row of the data is
         all of one user's or client's data).
@@ -503,7 +506,7 @@ def plan(
     )
     if kind == GAUSSIAN:
         return made
-    made = replace(made, lattice=_fitted_lattice(made))
+    made = replace(made, lattice=_fitted_lattice(made, lattice_steps))
     if calibrated is not None:
         # More noise than before is further from the lattice's step, so the distance only shrinks.
         made = replace(made, noise=calibrated(distance=made._distance()))
@@ -674,18 +677,26 @@ def _lattice_name(
     return min(usable, key=cost)
 
 
-def _fitted_lattice(made: Plan) -> Lattice:
+def _fitted_lattice(made: Plan, most_steps: int | None = None) -> Lattice:
     people = made.population
     largest = max(size for size, _ in people.batch_sizes())
     if people.sampling == POISSON:
         # Beyond with probability 1e-15, and then only if all are at the bound in one coordinate.
         largest = min(people.examples, largest + math.ceil(8 * math.sqrt(largest)) + 32)
-    return Lattice.fitted(
-        bounds=made.contribution.bounds(people.steps),
+    bounds = made.contribution.bounds(people.steps)
+    finest = Lattice.fitted(
+        bounds=bounds,
         stds=made.noise_stds(),
         mechanism=made.mechanism,
         largest_batch=largest,
     )
+    if most_steps is None:
+        return finest
+    least = require_count("lattice_steps", most_steps, minimum=LEAST_STEPS)
+    coarse = math.floor(
+        math.log2(min(float(bounds.min()) / least, float(made.noise_stds().min()) / LEAST_STEPS))
+    )
+    return Lattice(max(finest.exponent, coarse))
 
 
 def _lattice_from_json(data: dict[str, Any]) -> Lattice | None:

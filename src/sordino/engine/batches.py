@@ -43,12 +43,12 @@ def epoch_order(population: Population, epoch: int) -> NDArray[np.int64]:
     return np.random.default_rng([seed, 1, epoch]).permutation(population.examples)
 
 
-def poisson_width(population: Population) -> int:
+def poisson_width(examples: int, rate: float) -> int:
     """A batch width that a Poisson draw exceeds with probability below 1e-9 per step."""
-    mean = population.batch_size
-    spread = math.sqrt(mean * (1 - population.rate))
+    mean = examples * rate
+    spread = math.sqrt(mean * (1 - rate))
     wide = math.ceil(mean + 6.2 * spread + 8)
-    return min(-(-wide // 8) * 8, population.examples)
+    return min(-(-wide // 8) * 8, examples)
 
 
 def batch_indices(
@@ -76,15 +76,18 @@ def _padded(rows: NDArray[np.int64]) -> tuple[Indices, Mask]:
 
 
 def _poisson_block(population: Population, rng: np.random.Generator) -> NDArray[np.int64]:
+    return poisson_block(population.examples, population.rate, rng)
+
+
+def poisson_block(n: int, q: float, rng: np.random.Generator) -> NDArray[np.int64]:
     """Independent Bernoulli inclusions by geometric gaps: O(batch) draws instead of O(n).
 
     The gap to the next included row is ``1 + floor(E / -ln(1 - q))``, E standard exponential:
-    geometric, exactly, up to double precision.
+    geometric, exactly, up to double precision. Returns (BLOCK, width), padded with -1.
     """
-    n, q = population.examples, population.rate
     if q >= 1:
         return np.tile(np.arange(n), (BLOCK, 1))
-    width = poisson_width(population)
+    width = poisson_width(n, q)
     scale = -1.0 / math.log1p(-q)
     position = np.full((BLOCK, 1), -1.0)
     columns: list[NDArray[np.float64]] = []

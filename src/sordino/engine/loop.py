@@ -22,7 +22,7 @@ from jax.flatten_util import ravel_pytree
 
 from sordino.mechanisms.base import Mechanism, privatize, privatize_lattice
 from sordino.mechanisms.gaussian import standard_normal_rows
-from sordino.privacy.values import PrivateEstimate
+from sordino.privacy.values import ClippedSum, PrivateEstimate
 from sordino.streams.base import Stream
 from sordino.updates.base import StepInfo, Update
 
@@ -141,21 +141,76 @@ def _step(
     inputs: StepInputs,
 ) -> tuple[Any, Any, Any]:
     """One step: (params, memory, update state) after it."""
-    params, memory, update_state = states
-    t = inputs.step
-    total = program.stream.contribution(params, memory, batch, mask, inputs.terms, t)
+    total = _total(program, states, batch, mask, inputs)
     _, unravel = ravel_pytree(total.value)
     if program.stream.lattice:
         noise = unravel(noise_row)
         estimate = privatize_lattice(total, noise, inputs.terms["step"], inputs.divisor)
-        estimate = _typed_like(params, estimate, program.channels)
+        estimate = _typed_like(states[0], estimate, program.channels)
     else:
         scaled = noise_row.reshape(program.channels, -1) * inputs.noise_std[:, None]
         estimate = privatize(total, unravel(scaled.ravel()), inputs.divisor)
+    return _updated(program, states, estimate, constants, inputs)
+
+
+def _total(
+    program: Program, states: tuple[Any, Any, Any], batch: Any, mask: jax.Array, inputs: StepInputs
+) -> ClippedSum:
+    """What a batch adds up to."""
+    params, memory, _ = states
+    return program.stream.contribution(params, memory, batch, mask, inputs.terms, inputs.step)
+
+
+def _updated(
+    program: Program,
+    states: tuple[Any, Any, Any],
+    estimate: PrivateEstimate,
+    constants: Constants,
+    inputs: StepInputs,
+) -> tuple[Any, Any, Any]:
+    """(params, memory, update state) after a step whose noisy estimate is given."""
+    params, memory, update_state = states
+    t = inputs.step
     info = StepInfo(t, constants.steps, inputs.learning_rate, inputs.keep, constants.chosen)
     memory = program.stream.remember(memory, params, t)
     params, update_state = program.update.step(params, update_state, estimate, info)
     return params, memory, update_state
+
+
+@partial(jax.jit, static_argnames=("program",))
+def sum_of_rows(
+    program: Program,
+    states: tuple[Any, Any, Any],
+    data: Any,
+    valid: jax.Array,
+    rows: jax.Array,
+    present: jax.Array,
+    inputs: StepInputs,
+) -> ClippedSum:
+    """The sum of some rows in lattice steps, int32 (d,): a party's own, before it goes into a secure sum.
+
+    Args:
+      rows: indices (B,).
+      present: (B,) 1 for rows, 0 for padding.
+    """
+    batch = jax.tree.map(lambda leaf: leaf[rows], data)
+    total = _total(program, states, batch, present * valid[rows], inputs)
+    return ClippedSum(ravel_pytree(total.value)[0])
+
+
+@partial(jax.jit, static_argnames=("program",))
+def step_on_sum(
+    program: Program,
+    states: tuple[Any, Any, Any],
+    noised: jax.Array,
+    constants: Constants,
+    inputs: StepInputs,
+) -> tuple[Any, Any, Any]:
+    """One step with a noised sum that was made elsewhere: float32 (d,), whole lattice steps."""
+    _, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), states[0]))
+    value = unravel(noised * inputs.terms["step"] / inputs.divisor)
+    estimate = _typed_like(states[0], PrivateEstimate(value), 1)
+    return _updated(program, states, estimate, constants, inputs)
 
 
 def _typed_like(params: Any, estimate: PrivateEstimate, channels: int) -> PrivateEstimate:

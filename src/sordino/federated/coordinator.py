@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from sordino.errors import DAMAGE, SordinoError, one_line
 from sordino.federated.account import Account
-from sordino.federated.database import Database, Kind
+from sordino._sqlite import Database, Kind
 from sordino.federated.messages import Reply, message_from_bytes
 from sordino.federated.server import Done, Server, ServerState
 from sordino.keystore import KeyStore

@@ -23,7 +23,7 @@ from typing import Any
 
 from sordino.errors import DAMAGE, SordinoError
 from sordino.federated.client import Sent
-from sordino.federated.database import Database, Kind
+from sordino._sqlite import Database, Kind
 from sordino.keystore import KeyStore
 
 _FORMAT = 1

@@ -137,6 +137,8 @@ class MaskSum:
       claim: called with the turn and a digest of the call before anything is sent; must record both
         durably, and raise for a turn that was claimed with another digest or is over. `TurnFile`, or a
         journal of the caller's.
+      nonce: what the parties have agreed on for these connections, each with fresh randomness in it: then
+        no pad is ever used twice, whatever became of the record. The same at every party.
     """
 
     def __init__(
@@ -149,6 +151,7 @@ class MaskSum:
         colluders: int,
         largest: int,
         claim: Claim,
+        nonce: bytes = b"",
     ) -> None:
         m = len(roster.members)
         if not 1 <= require_count("colluders", colluders) < m:
@@ -163,6 +166,7 @@ class MaskSum:
         self._secret = hmac.digest(private_key, b"sordino mask noise 1", "sha256")
         self._largest = require_count("largest", largest, minimum=0)
         self._claim = claim
+        self._nonce = hashlib.sha256(nonce).digest()
         self._assumption = Assumption("mask", m, colluders, m, colluders, False, "shares")
 
     @property
@@ -233,7 +237,8 @@ class MaskSum:
 
     def _context(self, turn: int, terms: bytes) -> bytes:
         """Names the turn: roster (with session and cohort), turn and terms, each of fixed length."""
-        return b"sordino mask 1" + self._roster.digest + turn.to_bytes(8, "big") + terms
+        place = self._roster.digest + self._nonce + turn.to_bytes(8, "big")
+        return b"sordino mask 2" + place + terms
 
     def _exchanged(self, padded: Integers, terms: bytes, turn: int, deadline: float) -> Integers:
         """Steps 1 and 2: the sum, as the first party says."""
@@ -268,7 +273,7 @@ class MaskSum:
         star, names = self._star, self._roster.names
         digest = hashlib.sha256(total.astype("<i8").tobytes()).digest()
         others = [name for name in names if name != self._name]
-        keys = {name: self._pair_key(name, context) for name in others}
+        keys = {name: self._pads.pair_key(name, context) for name in others}
         mine = {name: _code(keys[name], self._name, digest) for name in others}
         size = _CODE_BYTES * len(others)
         if star.is_hub:
@@ -298,13 +303,6 @@ class MaskSum:
         for name in others:
             if not hmac.compare_digest(got[name], _code(keys[name], name, digest)):
                 raise SordinoError(f"{name!r} does not confirm the sum that {self._name!r} got")
-
-    def _pair_key(self, other: str, context: bytes) -> bytes:
-        """A key that this party and one other have: the pad of the two alone, under its own context."""
-        zeros = np.zeros(4, np.int64)
-        words = self._pads.padded(zeros, (self._name, other), b"codes" + context).view(np.uint64)
-        # One of the two adds the pad and the other subtracts it.
-        return (words if self._name < other else -words).astype("<u8").tobytes()
 
 
 def _code(key: bytes, sender: str, digest: bytes) -> bytes:

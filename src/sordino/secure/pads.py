@@ -22,6 +22,7 @@ from sordino.mechanisms.chacha import ChaCha20Generator
 
 KEY_BYTES = 32
 _INFO = b"sordino pad 1/"
+_PAIR = b"sordino pair 1/"
 
 
 def new_private_key() -> bytes:
@@ -80,12 +81,16 @@ class Pads:
             total = total + words if self._name < other else total - words
         return total.view(np.int64)
 
-    def _pad_key(self, other: str, context: bytes) -> bytes:
+    def pair_key(self, other: str, context: bytes) -> bytes:
+        """32 bytes that this member and one other have, for codes that prove who wrote something."""
+        return self._pad_key(other, context, _PAIR)
+
+    def _pad_key(self, other: str, context: bytes, use: bytes = _INFO) -> bytes:
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
         pair = "/".join(sorted((self._name, other))).encode()
-        info = _INFO + len(pair).to_bytes(4, "little") + pair + context
+        info = use + len(pair).to_bytes(4, "little") + pair + context
         return HKDF(SHA256(), KEY_BYTES, None, info).derive(self._secret(other))
 
     def _secret(self, other: str) -> bytes:

@@ -1,4 +1,4 @@
-"""SQLite files that one process holds: a client's journal, a server's state.
+"""SQLite files that one process holds: a client's or party's journal, a server's state.
 
 Write-ahead log and full synchronisation: when a transaction has returned, what it wrote survives a power
 cut. The file is locked until it is closed, because two processes that answer from one journal would

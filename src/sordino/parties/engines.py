@@ -1,0 +1,77 @@
+"""Engines by name, on the connections and addresses of a consortium."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from sordino.parties.consortium import Consortium
+from sordino.parties.meeting import Session
+from sordino.parties.party import OpenEngine
+from sordino.secure.base import NoisedSum
+from sordino.secure.child import Tls
+from sordino.secure.mask import MaskSum
+from sordino.secure.transport import Star
+
+# Ports of a party beyond its first one: for the parties of an engine, and for its nodes.
+PARTIES, NODES = 1, 2
+Claim = Callable[[int, bytes], None]
+
+
+def engine_of(
+    consortium: Consortium, name: str, *, private_key: bytes, certificate: Path, key: Path
+) -> OpenEngine:
+    """How party `name` opens the consortium's engine.
+
+    Args:
+      private_key: X25519.
+      certificate, key: PEM files of this party; the certificates of all are written beside.
+    """
+    place, terms = consortium.place(name), consortium.terms
+
+    def tls() -> Tls:
+        authorities = certificate.with_name("certificates.pem")
+        if not authorities.exists():
+            from sordino._files import write_atomically
+
+            text = "\n".join(partner.member.certificate for partner in consortium.partners)
+            write_atomically(authorities, text)
+        prints = tuple(partner.member.fingerprint for partner in consortium.partners)
+        return Tls(certificate, key, authorities, prints)
+
+    def mask(star: Star, session: Session, claim: Claim) -> NoisedSum:
+        return MaskSum(
+            name,
+            private_key,
+            consortium.roster,
+            star,
+            colluders=terms.colluders,
+            largest=terms.largest,
+            claim=claim,
+            nonce=session.nonce,
+        )
+
+    def mpyc(star: Star, session: Session, claim: Claim) -> NoisedSum:
+        from sordino.secure.mpyc_engine import MpycSum
+
+        return MpycSum(
+            place,
+            consortium.addresses(PARTIES),
+            colluders=terms.colluders,
+            timeout=consortium.timeout,
+            tls=tls(),
+        )
+
+    def spu(star: Star, session: Session, claim: Claim) -> NoisedSum:
+        from sordino.secure.spu_engine import SpuSum
+
+        return SpuSum(
+            place,
+            terms.parties,
+            consortium.addresses(PARTIES, 3),
+            consortium.addresses(NODES, 3),
+            timeout=consortium.timeout,
+            tls=tls(),
+        )
+
+    return {"mask": mask, "mpyc": mpyc, "spu": spu}[terms.engine]

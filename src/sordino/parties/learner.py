@@ -1,0 +1,199 @@
+"""One party's computation: its vector of a turn, and the model after the turn's sum is known.
+
+    learner = Learner(terms, place, loss, params, data, key=key)
+    vector = learner.vector()            # whole numbers, as sensitive as the data: for the engine only
+    learner.take(noised_sum)             # or take(None): the turn was lost
+    learner.params, learner.finished
+
+A function of the party's data and key and of the sums so far. So a party that comes back computes its
+state again from the sums in its journal, and nothing secret has to be kept but the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.engine.keys import RunKey
+from sordino.engine.loop import (
+    Constants,
+    Program,
+    StepInputs,
+    parameter_count,
+    prepare_data,
+    start_states,
+    step_on_sum,
+    sum_of_rows,
+)
+from sordino.engine.run import Schedule, as_floats, make_stream, penalty_of, to_device
+from sordino.errors import PlanMismatchError, SordinoError
+from sordino.parties.encoding import Combined
+from sordino.parties.rows import PartyRows
+from sordino.parties.terms import Terms
+from sordino.privacy.values import ClippedSum
+
+Integers = NDArray[np.int64]
+# At most this many records at a time; fewer where their sum might not fit into int32 on the device.
+_PIECE = 4096
+
+
+class Learner:
+    """See the module.
+
+    Args:
+      terms: what was agreed on.
+      place: which party this is, from 0.
+      loss, params, optimizer, regularizer, microbatch_size: as in `sordino.train`; the same everywhere.
+      data: this party's own records.
+      key: this party's own secret: its batches come from it.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        place: int,
+        loss: Any,
+        params: Any,
+        data: Any,
+        *,
+        key: RunKey,
+        optimizer: Any | None = None,
+        regularizer: Callable[[Any], jax.Array] | None = None,
+        microbatch_size: int | None = None,
+    ) -> None:
+        plan = terms.plan
+        data = data if isinstance(data, tuple) else (data,)
+        counts = {len(leaf) for leaf in jax.tree.leaves(data)}
+        if counts != {terms.examples[place]}:
+            raise PlanMismatchError(
+                f"this party was agreed to bring {terms.examples[place]:,} records, and its data has "
+                f"{', '.join(f'{count:,}' for count in sorted(counts)) or 'none'}"
+            )
+        params = as_floats(params)
+        if parameter_count(params) != terms.parameters:
+            raise PlanMismatchError(
+                f"the terms are for {terms.parameters:,} parameters, the model has "
+                f"{parameter_count(params):,}"
+            )
+        self.terms, self.place, self.done = terms, place, 0
+        self._program = Program(
+            stream=make_stream(plan, loss, params, data, microbatch_size),
+            update=plan.update.build(
+                plan.contribution, optimizer=optimizer, penalty=penalty_of(loss, regularizer)
+            ),
+            sliced=False,
+            batch_size=plan.population.batch_size,
+        )
+        self._rows = PartyRows(terms, place, key)
+        self._schedule = Schedule.of(plan)
+        # Public, and the same at every party; it must not depend on data, and nobody has to trust it.
+        chosen = np.random.default_rng(list(bytes.fromhex(terms.hash))).integers(self.steps)
+        self._constants = Constants(
+            steps=np.int32(self.steps),
+            batches=np.int32(plan.population.steps_per_epoch),
+            chosen=np.int32(chosen),
+        )
+        self._data, self._valid = prepare_data(self._program.stream, to_device(data), None)
+        params = jax.tree.map(lambda leaf: np.array(leaf, copy=True), params)
+        self._states: Any = (params, *start_states(self._program, params))
+        self._own, self._released = Combined(plan.mechanism), Combined(plan.mechanism)
+        self._vector: Integers | None = None
+        # Sums on the device are int32, and must not wrap: here they meet their noise as wider numbers.
+        self._piece = min(_PIECE, max(1, (2**31 - 1) // terms.bound))
+
+    @property
+    def steps(self) -> int:
+        return self.terms.plan.population.steps
+
+    @property
+    def finished(self) -> bool:
+        return self.done == self.steps
+
+    @property
+    def variance(self) -> int:
+        """S of the turn that is due."""
+        return self.terms.variances[self.done]
+
+    @property
+    def params(self) -> Any:
+        """What the run would return now."""
+        params, _, state = self._states
+        return jax.tree.map(np.asarray, self._program.update.output(params, state))
+
+    def digest(self) -> str:
+        """Of the model, for comparing with other parties'."""
+        found = hashlib.sha256()
+        for leaf in jax.tree.leaves(self._states):
+            found.update(np.ascontiguousarray(leaf).tobytes())
+        return found.hexdigest()
+
+    def vector(self) -> ClippedSum:
+        """What this party puts into the turn that is due, int64 (d,), in lattice steps."""
+        if self.finished:
+            raise PlanMismatchError(f"all {self.steps:,} planned turns are over")
+        if self._vector is None:
+            self._vector = self._own.encoded(self.done, self._sum())
+        return ClippedSum(self._vector)
+
+    def take(self, noised: Integers | None) -> None:
+        """Go on with the sum of the turn that is due, or without it where it was lost."""
+        step = self.done
+        if self.finished:
+            raise PlanMismatchError(f"all {self.steps:,} planned turns are over")
+        if noised is None:
+            self._own.lost(step)
+            self._released.lost(step)
+        else:
+            if noised.shape != (self.terms.parameters,) or noised.dtype != np.int64:
+                raise SordinoError("a sum has another length than the model")
+            if not self._own.is_plain:
+                self.vector()  # later turns need it
+            value = self._released.decoded(step, noised).astype(np.float32)
+            self._states = step_on_sum(
+                self._program, self._states, value, self._constants, self._inputs(step)
+            )
+        self._vector = None
+        self.done += 1
+
+    def follow(self, other: Learner, noised: Integers | None) -> None:
+        """`take`, where another party in this process has taken the same sum: its states are the same."""
+        if self.done + 1 != other.done:
+            raise PlanMismatchError("only a party that is one turn behind can follow")
+        if noised is None:
+            self._own.lost(self.done)
+        elif not self._own.is_plain:
+            self.vector()
+        self._states = other._states
+        self._vector = None
+        self.done += 1
+
+    def _sum(self) -> Integers:
+        rows = self._rows.of(self.done)
+        total = np.zeros(self.terms.parameters, np.int64)
+        inputs = self._inputs(self.done)
+        for begin in range(0, len(rows), self._piece):
+            piece = rows[begin : begin + self._piece]
+            width = _width(len(piece))
+            indices = np.zeros(width, np.int32)
+            indices[: len(piece)] = piece
+            present = (np.arange(width) < len(piece)).astype(np.float32)
+            found = sum_of_rows(
+                self._program, self._states, self._data, self._valid, indices, present, inputs
+            )
+            total += np.asarray(found.value).astype(np.int64)
+        return total
+
+    def _inputs(self, step: int) -> StepInputs:
+        return jax.tree.map(lambda leaf: leaf[0], self._schedule.inputs(step, 1, None))
+
+
+def _width(size: int) -> int:
+    """A static batch width: few different ones, so that little is compiled."""
+    exponent = max(3, (size - 1).bit_length())
+    half = 3 << (exponent - 2)
+    return half if size <= half else 1 << exponent

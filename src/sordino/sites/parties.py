@@ -1,0 +1,243 @@
+"""A party's folder: its keys, the consortium file it has signed, and its journal.
+
+    north/
+      party.json                       public: give it to whoever writes the consortium file
+      party.crt  party.key  pad.key    this party's certificate and secrets
+      consortium.json  signature       what was agreed on, and that this party has signed it
+      journal.db  signatures.json      the run; the others' signatures, as they showed them
+      model.npz                        at the end
+
+What batches are drawn from, and how far the party has come, is sealed in the user's key folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from sordino._files import write_atomically
+from sordino._version import code_digest
+from sordino.engine.charging import Account
+from sordino.errors import SordinoError
+from sordino.keystore import KeyStore
+from sordino.ledger import Ledger
+from sordino.parties.consortium import Consortium, Partner
+from sordino.parties.engines import engine_of
+from sordino.parties.journal import Journal
+from sordino.parties.learner import Learner
+from sordino.parties.meeting import Session
+from sordino.parties.party import Finished, Watcher, run_party
+from sordino.secure.base import NoisedSum
+from sordino.secure.certificates import new_certificate
+from sordino.secure.pads import new_private_key, public_key
+from sordino.secure.transport import Member, Star
+from sordino.sites.models import Model, model_from_json
+
+CARD, CONSORTIUM, SIGNATURE = "party.json", "consortium.json", "signature"
+CERTIFICATE, KEY, PAD_KEY = "party.crt", "party.key", "pad.key"
+JOURNAL, SIGNATURES, MODEL = "journal.db", "signatures.json", "model.npz"
+
+
+def create_party(
+    folder: Path, name: str, *, examples: int, host: str = "127.0.0.1", port: int = 7000
+) -> Partner:
+    """Make a new party's folder with its keys; its card. All of it or nothing."""
+    folder = Path(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise SordinoError(f"there is something at {str(folder)!r} already; choose a new folder")
+    certificate, key = new_certificate(name)
+    private = new_private_key()
+    card = Partner(Member(name, public_key(private), certificate), examples, host, port)
+    staging = folder.with_name(f".{folder.name}.new-{os.getpid()}")
+    try:
+        staging.mkdir(mode=0o700, parents=True)
+        write_atomically(staging / KEY, key, mode=0o600)
+        write_atomically(staging / PAD_KEY, private, mode=0o600)
+        write_atomically(staging / CERTIFICATE, certificate)
+        card.save(staging / CARD)
+        if folder.exists():
+            folder.rmdir()
+        os.rename(staging, folder)
+    except OSError as error:
+        raise SordinoError(
+            f"{str(folder)!r} cannot be written: {error.strerror or error}"
+        ) from None
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return card
+
+
+@dataclass(frozen=True)
+class PartySite:
+    """A party's folder as it was found."""
+
+    folder: Path
+    card: Partner
+
+    @classmethod
+    def load(cls, folder: Path) -> PartySite:
+        folder = Path(folder)
+        if not (folder / CARD).exists():
+            raise SordinoError(
+                f"there is no party in {str(folder)!r}; make one with `sordino party init`"
+            )
+        return cls(folder, Partner.load(folder / CARD))
+
+    @property
+    def name(self) -> str:
+        return self.card.name
+
+    @cached_property
+    def consortium(self) -> Consortium:
+        """The file that this party has signed."""
+        path = self.folder / CONSORTIUM
+        if not path.exists():
+            raise SordinoError(
+                f"{self.name!r} has signed no consortium file yet: `sordino party sign "
+                f"{self.folder} FILE`"
+            )
+        found = Consortium.load(path)
+        self._check(found)
+        found.verify(self.name, self.signature)
+        return found
+
+    @property
+    def signature(self) -> str:
+        return self._text(SIGNATURE).strip()
+
+    def _check(self, consortium: Consortium) -> None:
+        """Refuse a file that says something else about this party than its own card."""
+        place = consortium.place(self.name)
+        if consortium.partners[place] != self.card:
+            raise SordinoError(
+                f"the consortium file has another certificate, key, size or address of {self.name!r} "
+                f"than {str(self.folder / CARD)!r}"
+            )
+
+    def sign(self, consortium: Consortium) -> None:
+        """Agree: keep the file, and this party's signature of it."""
+        if (self.folder / JOURNAL).exists():
+            raise SordinoError(
+                f"{self.name!r} has begun a run already; make a new folder for another one"
+            )
+        self._check(consortium)
+        model_from_json(consortium.model)  # what cannot be trained here is not agreed to
+        signature = consortium.sign(self._text(KEY))
+        consortium.save(self.folder / CONSORTIUM)
+        write_atomically(self.folder / SIGNATURE, signature + "\n")
+        self.__dict__.pop("consortium", None)
+
+    @cached_property
+    def model(self) -> Model:
+        return model_from_json(self.consortium.model)
+
+    def journal(self, store: KeyStore | None = None) -> Journal:
+        """This party's journal, new or as it was left."""
+        return Journal(self.folder / JOURNAL, self.consortium.digest, self.name, store=store)
+
+    def run(
+        self,
+        data: tuple[Any, ...],
+        *,
+        store: KeyStore | None = None,
+        ledger: Ledger | str | Path | None = None,
+        dataset: str | None = None,
+        join_timeout: float | None = None,
+        watcher: Watcher | None = None,
+        watch: Callable[[str, bytes], None] | None = None,
+    ) -> Finished:
+        """Take part until the end; started again, go on.
+
+        Args:
+          data: this party's arrays.
+          store: where the seal is kept.
+          ledger, dataset: what pays for the run, before the first turn.
+          join_timeout: seconds to wait for the others at first.
+          watcher: is told about progress.
+          watch: sees what is received, for tests.
+        """
+        consortium, model = self.consortium, self.model
+        place = consortium.place(self.name)
+        account = Account.of(ledger, dataset, data)
+        journal = self.journal(store)
+        try:
+            learner = Learner(
+                consortium.terms, place, model.loss, model.params, data, key=journal.key
+            )
+            journal.bind(
+                code_digest().encode(),
+                json.dumps(consortium.model, sort_keys=True).encode(),
+                *(np.ascontiguousarray(leaf).tobytes() for leaf in jax.tree.leaves(data)),
+            )
+            private = (self.folder / PAD_KEY).read_bytes()
+            opened = engine_of(
+                consortium,
+                self.name,
+                private_key=private,
+                certificate=self.folder / CERTIFICATE,
+                key=self.folder / KEY,
+            )
+
+            def charged(
+                star: Star, session: Session, claim: Callable[[int, bytes], None]
+            ) -> NoisedSum:
+                if account is not None:
+                    account.charge(consortium.terms, journal.key.identity)
+                return opened(star, session, claim)
+
+            finished = run_party(
+                self.name,
+                learner=learner,
+                journal=journal,
+                join=lambda: Star.join(
+                    consortium.roster,
+                    self.name,
+                    self.folder / CERTIFICATE,
+                    self.folder / KEY,
+                    timeout=consortium.timeout,
+                    join_timeout=join_timeout,
+                    watch=watch,
+                ),
+                private_key=private,
+                facts=consortium.facts(self.signature),
+                open_engine=charged,
+                check=self._keep_signature,
+                watcher=watcher,
+            )
+            if account is not None:
+                account.close(journal.key.identity)
+        finally:
+            journal.close()
+        write_atomically(self.folder / MODEL, self.saved(finished.params))
+        return finished
+
+    def saved(self, params: Any) -> bytes:
+        """The trained model as a file."""
+        leaves = [np.asarray(leaf, np.float32).ravel() for leaf in jax.tree.leaves(params)]
+        return self.model.saved(np.concatenate(leaves))[1]
+
+    def _keep_signature(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Refuse a party that has not signed the same file; keep what it has shown."""
+        self.consortium.verify(name, facts.get("signature"))
+        path = self.folder / SIGNATURES
+        known = json.loads(path.read_text()) if path.exists() else {}
+        if name not in known:
+            known[name] = facts["signature"]
+            write_atomically(path, json.dumps(known, indent=1) + "\n")
+
+    def _text(self, name: str) -> str:
+        try:
+            return (self.folder / name).read_text("utf-8")
+        except OSError as error:
+            raise SordinoError(
+                f"cannot read {str(self.folder / name)!r}: {error.strerror or error}"
+            ) from None
