@@ -28,9 +28,7 @@ def test_a_party_that_brings_the_whole_batch_pays_for_it() -> None:
         "parameters": 123,
         "sampling": "without-replacement",
     }
-    alone = agree(
-        "dp-sgd", examples=sizes, batches=(50,) + (0,) * 9, engine="plain", **given_terms
-    )
+    alone = agree("dp-sgd", examples=sizes, batches=(50,) + (0,) * 9, engine="plain", **given_terms)
     assert alone.plan.population.rate == pytest.approx(0.015356, rel=1e-4)
     assert alone.guarantee.epsilon(1e-5) >= 2.08
     shared = agree("dp-sgd", examples=sizes, batches=(5,) * 10, engine="plain", **given_terms)
@@ -130,7 +128,7 @@ def test_assumptions_that_no_engine_meets_are_refused(
 
 
 def test_vectors_that_might_not_fit_are_refused_before_anybody_signs() -> None:
-    with pytest.raises(SordinoError, match="bits|fit"):
+    with pytest.raises(SordinoError, match=r"bits|fit"):
         agree(
             "dp-mu2", examples=(2**36, 2**36), parameters=4, batch_size=2**20, steps=2**12,
             engine="mask", mechanism="cancelling", **BUDGET,
