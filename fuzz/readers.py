@@ -281,6 +281,41 @@ def _check_message(message: Any) -> None:
         assert isinstance(message.is_final, bool)
 
 
+def _consortium(path: Path) -> Any:
+    from sordino.parties.consortium import Consortium
+
+    return Consortium.load(path)
+
+
+def _check_consortium(consortium: Any) -> None:
+    """What was read can be named, stated and summed, and no party is used more often than paid for."""
+    from sordino.parties.consortium import Consortium
+
+    again = Consortium.from_json(consortium.to_json())
+    assert again.digest == consortium.digest
+    terms = consortium.terms
+    assert terms.statement().isprintable()
+    assert len(terms.variances) == terms.plan.population.steps
+    assert terms.guarantee.distance >= terms.plan.guarantee.distance
+    people = terms.plan.population
+    for n, b in zip(terms.examples, terms.batches, strict=bool(terms.batches)):
+        assert b / n <= people.rate * (1 + 1e-9)
+    assert len(consortium.addresses(2)) == terms.parties == len(set(consortium.names))
+
+
+def _card(path: Path) -> Any:
+    from sordino.parties.consortium import Partner
+
+    return Partner.load(path)
+
+
+def _check_card(card: Any) -> None:
+    from sordino.parties.consortium import Partner
+
+    assert Partner.from_json(card.to_json()) == card
+    assert len(card.member.fingerprint) == 64
+
+
 _JSON = (
     '"format"',
     '"version"',
@@ -426,6 +461,26 @@ READERS: dict[str, Reader] = {
             names=("message",),
             words=("SORDFED1", '"turn":', '"cohort":', '"bytes":8', '"block":-1', *_JSON),
             share=2.0,
+        ),
+        Reader(
+            "consortium",
+            _consortium,
+            _check_consortium,
+            seeds.consortia,
+            spoil_json,
+            names=("consortium.json",),
+            words=_JSON,
+            share=0.3,
+        ),
+        Reader(
+            "card",
+            _card,
+            _check_card,
+            seeds.cards,
+            spoil_json,
+            names=("party.json",),
+            words=_JSON,
+            share=0.5,
         ),
         Reader(
             "ledger",

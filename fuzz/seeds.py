@@ -236,6 +236,40 @@ def messages() -> Iterator[bytes]:
     yield Refusal(digest, "client-0", 3, "budget", "there is nothing left to spend").to_bytes()
 
 
+@cache
+def _consortia() -> tuple[Any, ...]:
+    from sordino.parties.consortium import Consortium, Partner
+    from sordino.parties.terms import agree
+    from sordino.secure.certificates import new_certificate
+    from sordino.secure.transport import Member
+
+    made = []
+    for engine, sizes, recipe, options in (
+        ("mask", (60, 40), "dp-sgd", {"batch_size": 20, "steps": 3, "noise_multiplier": 3.0}),
+        ("mpyc", (30, 40, 50), "dp-gd", {"steps": 4, "epsilon": 2.0, "delta": 1e-3}),
+        ("spu", (60, 40, 50), "dp-mu2", {"batch_size": 10, "epochs": 1, "noise_multiplier": 2.0}),
+    ):
+        terms = agree(recipe, examples=sizes, parameters=3, engine=engine, **options)
+        cards = tuple(
+            Partner(Member(f"p{j}", bytes([j + 1]) * 32, new_certificate(f"p{j}")[0]), n, "h", 7000)
+            for j, n in enumerate(sizes)
+        )
+        made.append(Consortium("study", cards, terms, {"kind": "own", "name": "a:b"}))
+    return tuple(made)
+
+
+def consortia() -> Iterator[bytes]:
+    """Consortium files of data owners, for every engine."""
+    for consortium in _consortia():
+        yield json.dumps(consortium.to_json()).encode()
+
+
+def cards() -> Iterator[bytes]:
+    """What a data owner gives to the others."""
+    for consortium in _consortia():
+        yield json.dumps(consortium.partners[0].to_json()).encode()
+
+
 def ledgers() -> Iterator[bytes]:
     """A ledger with a budget that two runs have spent half of."""
     yield _ledger()[1]

@@ -128,18 +128,19 @@ class Journal:
         self.path = Path(path)
         self._store = store or KeyStore()
         self._name = f"{session[:32]}-{party}"
-        found = self._store.load(_KIND, self._name)
-        if found is None and self.path.exists():
-            raise SordinoError(
-                f"the seal of {str(self.path)!r} is not in {str(self._store.folder)!r}, so this party "
-                "cannot go on; bring it back"
-            )
         self._file = Database(self.path, _JOURNAL, {"session": session, "party": party})
         try:
+            found = self._store.load(_KIND, self._name)
             self._seal = Seal(secrets.token_bytes(KEY_BYTES), 0, "")
             if found is not None:
                 self._seal = Seal.from_bytes(found)
             self._check()
+            # A file without turns was left by a process that ended before it kept its seal.
+            if found is None and self.claimed:
+                raise SordinoError(
+                    f"the seal of {str(self.path)!r} is not in {str(self._store.folder)!r}, so this "
+                    "party cannot go on; bring it back"
+                )
         except BaseException:
             self._file.close()
             raise
@@ -165,8 +166,7 @@ class Journal:
         if self.claimed < self._seal.claimed:
             raise SordinoError(
                 f"the journal {str(self.path)!r} is older than what this party has taken part in: it "
-                f"ends with turn {self.claimed - 1} and the last one was {self._seal.claimed - 1}; put "
-                "the newest one back"
+                f"has {self.claimed} turns, and there were {self._seal.claimed}; put the newest one back"
             )
 
     @property
@@ -188,7 +188,8 @@ class Journal:
                 "this party has begun with other data, another model or other code, and its turns so "
                 "far were about those: go on with what it began with"
             )
-        self._keep(replace(self._seal, fingerprint=fingerprint))
+        # A process may have ended between a row and its seal: the seal says so from now on.
+        self._keep(replace(self._seal, claimed=self.claimed, fingerprint=fingerprint))
 
     def _keep(self, seal: Seal) -> None:
         self._store.replace(_KIND, self._name, seal.to_bytes())
@@ -231,6 +232,10 @@ class Journal:
         if self.claimed < self.settled:
             self.claimed = self.settled
             self._keep(replace(self._seal, claimed=self.claimed))
+
+    def history_with(self, noised: Integers | None) -> bytes:
+        """The hash as it would be with the turn that is due settled so."""
+        return _chained(self.history, self.settled, None if noised is None else _packed(noised))
 
     def history_after(self, settled: int) -> bytes:
         """The hash over the first so many turns."""

@@ -176,9 +176,11 @@ class Learner:
         rows = self._rows.of(self.done)
         total = np.zeros(self.terms.parameters, np.int64)
         inputs = self._inputs(self.done)
-        for begin in range(0, len(rows), self._piece):
-            piece = rows[begin : begin + self._piece]
-            width = _width(len(piece))
+        # The same work whatever the batch is, but for one turn in 10^9; see docs/threat-model.md.
+        planned = self._rows.width(self.done)
+        width = min(planned, self._piece)
+        for begin in range(0, max(len(rows), planned), width):
+            piece = rows[begin : begin + width]
             indices = np.zeros(width, np.int32)
             indices[: len(piece)] = piece
             present = (np.arange(width) < len(piece)).astype(np.float32)
@@ -190,10 +192,3 @@ class Learner:
 
     def _inputs(self, step: int) -> StepInputs:
         return jax.tree.map(lambda leaf: leaf[0], self._schedule.inputs(step, 1, None))
-
-
-def _width(size: int) -> int:
-    """A static batch width: few different ones, so that little is compiled."""
-    exponent = max(3, (size - 1).bit_length())
-    half = 3 << (exponent - 2)
-    return half if size <= half else 1 << exponent

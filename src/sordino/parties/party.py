@@ -125,6 +125,10 @@ def _claimed(journal: Journal) -> Callable[[int, bytes], None]:
 def _turn(learner: Learner, journal: Journal, engine: NoisedSum) -> TurnRecord:
     turn = learner.done
     vector = learner.vector()
+    largest = learner.terms.largest
+    # Engines have room for more; whatever went wrong, nothing beyond the plan leaves.
+    if int(vector.value.max()) > largest or int(vector.value.min()) < -largest:
+        raise SordinoError("this party's vector is not within what was planned: nothing was sent")
     journal.claim(turn)
     began, before = time.perf_counter(), engine.bytes_sent
     noised = engine.noised_sum(vector.value, learner.variance, turn)

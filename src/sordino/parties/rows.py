@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.engine.batches import BLOCK, poisson_block
+from sordino.engine.batches import BLOCK, poisson_block, poisson_width
 from sordino.engine.keys import RunKey
 from sordino.parties.terms import Terms
 from sordino.population import FIXED, POISSON
@@ -46,6 +46,16 @@ class PartyRows:
         parts = np.array_split(self._order(0 if fixed else epoch), slots)
         # Slots that get one more record are others at other parties.
         return parts[(slot + self._place) % slots]
+
+    def width(self, step: int) -> int:
+        """Room for a step's rows, hardly ever too small: the time of a turn does not tell its batch."""
+        n = self._examples
+        if not self._population.is_secret:
+            return -(-n // self._population.steps_per_epoch)
+        size = self._first if step == 0 and self._first is not None else self._batch
+        if self._population.sampling == POISSON and size:
+            return poisson_width(n, size / n)
+        return max(1, int(size))
 
     def _order(self, epoch: int) -> Rows:
         if self._population.sampling == FIXED and self._population.order_seed is None:
