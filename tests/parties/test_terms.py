@@ -14,7 +14,7 @@ import sordino
 from sordino.errors import SordinoError
 from sordino.parties.encoding import growth
 from sordino.parties.terms import Terms, agree, assumption_of
-from sordino.secure.guarantee import SumNoise
+from sordino.secure.guarantee import SumNoise, engine_distance
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-5}
 
@@ -74,6 +74,10 @@ def test_the_engine_is_in_the_guarantee_and_within_the_budget(engine: str) -> No
     assert terms.guarantee.epsilon(1e-5) <= 1.0
     assert terms.guarantee.distance >= terms.plan.guarantee.distance
     assert engine in terms.statement()
+    draws = 30 * 50
+    assert terms.guarantee.distance >= max(
+        engine_distance(S, draws, terms.assumption) for S in terms.variances
+    )
     noise = SumNoise(1, max(terms.variances), 50, terms.assumption)
     assert noise.remaining >= max(terms.variances)
 

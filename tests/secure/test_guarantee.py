@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from functools import lru_cache
 
 import mpmath
+import numpy as np
 import pytest
 from mpmath import mp, mpf
 
@@ -14,15 +16,21 @@ from sordino.privacy.guarantee import compose
 from sordino.secure.base import Assumption
 from sordino.secure.guarantee import (
     SumNoise,
+    engine_distance,
     published_variance,
     required_variance,
     share_variance,
 )
+from sordino.secure.table import ladder, table
 
 mp.dps = 40
 
 
 def inside(parties: int = 3) -> Assumption:
+    return Assumption("plain", parties, 1, 3, 1, False, "inside")
+
+
+def tables(parties: int = 3) -> Assumption:
     return Assumption("spu", parties, 1, 3, 1, False, "inside")
 
 
@@ -150,7 +158,60 @@ def test_no_delta_is_understated(kind: str, total: int) -> None:
         assert one.delta(0.3) < 1.1 * float(hockey_stick([law], [shift], 0.3)) + 2 * one.distance
 
 
-@pytest.mark.parametrize("assumption", [inside(), shares(5, 2)])
+@pytest.mark.parametrize("bits", [16, 20])
+def test_no_delta_is_understated_with_tables(bits: int) -> None:
+    """Two rungs of coarse tables, whose own distance is most of delta."""
+    variance, shift = 12_300, 300
+    made = ladder(variance, bits)
+    law = np.ones(1)
+    for k, v in made.rungs:
+        weights = np.array(table(v, bits).weights, float) / 2.0**bits
+        one = np.zeros(2 * k * (len(weights) - 1) + 1)
+        one[::k] = np.concatenate([weights[:0:-1] / 2, weights[:1], weights[1:] / 2])
+        law = np.convolve(law, one)
+    noise = SumNoise(shift**2, variance, 1, tables(), bits)
+    stated = noise.guarantee(rounds=1, adjacency="zero-out", unit="client", participation="once")
+    assert not stated.is_zcdp
+    here = np.concatenate([law, np.zeros(shift)])
+    there = np.concatenate([np.zeros(shift), law])
+    for epsilon in (0.0, 1.0, 2.5, 5.0, 30.0):
+        true = float(np.maximum(0, here - math.exp(epsilon) * there).sum())
+        assert true <= stated.delta(epsilon)
+    # Bounded noise is not zCDP at all: what exact noise has would be false here.
+    assert true > 10 * math.exp(-((30 - noise.rho) ** 2) / (4 * noise.rho))
+    # By way of RDP too, the tables are counted.
+    exact = SumNoise(shift**2, variance, 1, inside())
+    assert noise.epsilon_by_rdp(1e-3) > exact.epsilon_by_rdp(1e-3)
+    assert noise.epsilon_by_rdp(1e-9) == math.inf
+
+
+def test_distances_of_engines() -> None:
+    draws = 26_010 * 1000
+    for variance in (64, 2**24 + 1, 2**44):
+        assert engine_distance(variance, draws, inside()) == 0
+        for bits in (63, 126):
+            exact = ladder(variance, bits).distance(draws)
+            found = engine_distance(variance, draws, tables(), bits)
+            assert exact <= Fraction(found) <= exact * Fraction(1 + 1e-15)
+            # And counted in what is stated, beside the distance from rounded noise.
+            noise = SumNoise(1, variance, 26_010, tables(), bits)
+            without = SumNoise(1, variance, 26_010, inside()).distance(1000)
+            assert noise.distance(1000) == pytest.approx(without + found)
+            assert noise.distance(1000) >= found
+        few, many = shares(5, 4), shares(5, 1)
+        assert engine_distance(variance, draws, few) == 0  # one share left: exact
+        assert engine_distance(variance, draws, many) > 0  # however small
+        assert engine_distance(variance, draws, tables()) < 5e-9
+    assert engine_distance(2**24, 0, tables()) == 0
+    small = SumNoise(1, 8, 1, shares(6, 2))
+    assert engine_distance(8, 10, shares(6, 2)) == pytest.approx(10 * small.log_ratio)
+    assert small.distance(10) >= 10 * small.log_ratio
+    assert engine_distance(8, 2**62, shares(6, 2)) == engine_distance(8, 2**62, tables()) == 1
+    with pytest.raises(SordinoError, match="coarser grid"):
+        engine_distance(2**48 + 1, 1, tables())
+
+
+@pytest.mark.parametrize("assumption", [inside(), tables(), shares(5, 2)])
 def test_epsilons_agree_and_are_ordered(assumption: Assumption) -> None:
     noise = SumNoise(2**20, 2**24, 123, assumption)
     for rounds in (1, 50):
@@ -160,7 +221,7 @@ def test_epsilons_agree_and_are_ordered(assumption: Assumption) -> None:
         by_rdp = noise.epsilon_by_rdp(1e-6, rounds)
         assert stated.epsilon(1e-6) <= by_rdp <= 1.35 * stated.epsilon(1e-6)
         assert stated.mu == pytest.approx(math.sqrt(rounds / 16), rel=1e-6)
-        assert stated.is_zcdp
+        assert stated.is_zcdp == (assumption.engine != "spu")
         # A brute search over orders finds nothing below.
         grid = [1 + 10 ** (x / 50) for x in range(-100, 250)]
         rho = rounds * noise.rho
@@ -171,7 +232,7 @@ def test_epsilons_agree_and_are_ordered(assumption: Assumption) -> None:
 
         assert by_rdp == pytest.approx(min(converted(a) for a in grid), rel=1e-3)
     several = compose([stated, stated])
-    assert several.is_zcdp
+    assert several.is_zcdp == stated.is_zcdp
     assert several.mu == pytest.approx(stated.mu * math.sqrt(2))
 
 
@@ -183,7 +244,9 @@ def test_replacing_costs_twice() -> None:
     assert other.mu == pytest.approx(2 * zero_out.mu)
 
 
-@pytest.mark.parametrize("assumption", [inside(), shares(5, 1), shares(5, 4), shares(2, 1)])
+@pytest.mark.parametrize(
+    "assumption", [inside(), tables(), shares(5, 1), shares(5, 4), shares(2, 1)]
+)
 def test_the_required_variance_is_the_smallest(assumption: Assumption) -> None:
     options = {"square": 2**20, "dimension": 123, "assumption": assumption}
     found = required_variance(1.0, 1e-6, rounds=10, **options)  # type: ignore[arg-type]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +20,7 @@ import pytest
 from sordino.errors import MissingExtraError, SordinoError
 from sordino.secure import mpyc_engine
 from sordino.secure.mpyc_engine import LARGEST_SUM, MpycSum
-from sordino.secure.table import table
+from sordino.secure.table import ladder, table
 from tests.secure.processes import (
     Parties,
     Tap,
@@ -27,11 +30,32 @@ from tests.secure.processes import (
     free_ports,
     gone,
 )
+from tests.secure.test_table import require_ladder
 
 needs_mpyc = pytest.mark.skipif(
     importlib.util.find_spec("mpyc") is None, reason="MPyC is not installed (extra mpc)"
 )
 TIMEOUT = 60.0
+# The engine's own noise without others: MPyC with one party, and random bits that are given.
+GIVEN_BITS = """
+import json, sys
+given = json.load(sys.stdin)
+sys.argv = ["sordino", "--no-log"]
+import numpy as np
+from mpyc.runtime import mpc
+from sordino.secure.mpyc_side import MODULUS, Party, Tables
+field = mpc.SecFld(modulus=MODULUS)
+party = object.__new__(Party)
+party._runtime, party._field = mpc, field
+coins = np.array(given["coins"], object)
+def bits(kind, count):
+    assert kind is field and count == coins.size
+    return field.array(coins.reshape(-1))
+mpc.np_random_bits = bits
+noise = party._noise(given["size"], Tables.asked(given["request"]))
+opened = [int(v) for v in mpc.run(mpc.output(noise))]
+print(json.dumps([v - MODULUS if v > MODULUS // 2 else v for v in opened]))
+"""
 
 
 @contextmanager
@@ -80,6 +104,57 @@ def test_sums_are_right_equal_everywhere_and_noised_exactly() -> None:
         children = parties.children()
         assert len(children) == count
     assert gone(children)
+
+
+@needs_mpyc
+@pytest.mark.parametrize("variance", [64, 12_300, 2**24 + 77, 2**30 + 1])
+def test_given_bits_are_looked_up_in_every_rung(variance: int) -> None:
+    made = ladder(variance)
+    columns, size = made.columns(), 40
+    bits, level_bits = columns[0].bits, columns[0].level_bits
+    chance = np.random.default_rng(3)
+    coins = chance.integers(0, 2, (len(columns), size, 1 + bits + level_bits))
+    expected = np.zeros(size, np.int64)
+    for (factor, _), one, rung in zip(made.rungs, columns, coins, strict=True):
+        for i, row in enumerate(rung.tolist()):
+            column = sum(bit << j for j, bit in enumerate(row[1 : bits + 1]))
+            level = int("".join(map(str, row[bits + 1 :])), 2)
+            magnitude = column if level < one.cut[column] else one.other[column]
+            expected[i] += factor * (-magnitude if row[0] else magnitude)
+    request = {
+        "bits": bits,
+        "level_bits": level_bits,
+        "rungs": [
+            {"factor": factor, "cut": one.cut, "other": one.other}
+            for (factor, _), one in zip(made.rungs, columns, strict=True)
+        ],
+    }
+    given = {"coins": coins.tolist(), "size": size, "request": request}
+    done = subprocess.run(
+        [sys.executable, "-c", GIVEN_BITS],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == expected.tolist()
+
+
+@needs_mpyc
+def test_large_noise_comes_from_a_ladder() -> None:
+    variance, size = 2**24 + 77, 180
+    chance = np.random.default_rng(1)
+    with running(3) as parties:
+        assert {kind for kind, _ in parties.answers()} == {"open"}
+        vectors = [chance.integers(-(2**40), 2**40, size) for _ in range(3)]
+        answers = parties.ask(vectors, variance, 0)
+        assert all((answer[1] == answers[0][1]).all() for answer in answers)
+        require_ladder(answers[0][1] - sum(vectors), variance)
+        # The largest noise that there is, with the largest vectors: nothing wraps.
+        largest = np.full(3, LARGEST_SUM // 3)
+        noise = parties.ask([largest] * 3, 2**48, 1)[0][1] - 3 * largest
+        assert 0 < np.abs(noise).max() <= ladder(2**48).largest
 
 
 @needs_mpyc

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from sordino.errors import MissingExtraError, SordinoError
-from sordino.secure.spu_engine import LARGEST_SUM, VARIABLE, SpuSum, find_environment
-from sordino.secure.table import table
+from sordino.secure.spu_engine import LARGEST_SUM, VARIABLE, SpuSum, _Node, find_environment
+from sordino.secure.spu_side import _FLIP, drawing, public_numbers
+from sordino.secure.table import ladder, table
 from tests.secure.processes import (
     Parties,
     Tap,
@@ -28,6 +29,7 @@ from tests.secure.processes import (
     free_ports,
     gone,
 )
+from tests.secure.test_table import require_ladder
 
 needs_spu = pytest.mark.skipif(
     VARIABLE not in os.environ, reason=f"SPU has an environment of its own; set {VARIABLE}"
@@ -89,6 +91,72 @@ def test_sums_are_right_equal_everywhere_and_noised_exactly() -> None:
         children = parties.children()
         assert len(children) == 3
     assert gone(children)
+
+
+@pytest.mark.parametrize("words", [1, 2])
+@pytest.mark.parametrize("variance", [64, 12_300, 2**24 + 77, 2**40 + 1])
+def test_given_words_are_looked_up_in_every_rung(words: int, variance: int) -> None:
+    """The nodes' program, on numbers that are not secret."""
+    import jax
+
+    made = ladder(variance, 63 * words)
+    columns, d = made.columns(), 200
+    bits = columns[0].bits
+    chance = np.random.default_rng(5)
+    rows = 1 + words * len(columns)
+    inputs = chance.integers(-(2**63), 2**63 - 1, (3, rows, d), dtype=np.int64)
+    total = inputs.view(np.uint64).sum(axis=0, dtype=np.uint64)
+    expected = total[0].copy().view(np.int64)
+    for r, ((factor, _), one) in enumerate(zip(made.rungs, columns, strict=True)):
+        for i in range(d):
+            word, *more = (int(total[1 + words * r + w, i]) ^ _FLIP for w in range(words))
+            column, level = (word >> 1) % (1 << bits), word >> (1 + bits)
+            for lower in more:
+                level = (level << 63) + (lower >> 1)
+            magnitude = column if level < one.cut[column] else one.other[column]
+            expected[i] += factor * (-magnitude if word & 1 else magnitude)
+    rungs = [
+        {"factor": factor, "cut": one.cut, "other": one.other}
+        for (factor, _), one in zip(made.rungs, columns, strict=True)
+    ]
+    given = (*inputs, *public_numbers(words, bits, rungs))
+    with jax.enable_x64(True):
+        found = drawing(words, bits, len(rungs))(*(jax.numpy.asarray(one) for one in given))
+    assert np.asarray(found).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    "rungs", [[], [[2, 64]], [[1, 64], [8, 64]], [[1, 2**49]], [[1]], ["x"], 64, [[1, 0]], None]
+)
+def test_a_node_takes_no_other_ladder_than_its_own(rungs: Any) -> None:
+    """What a node gets from the network, before anything is computed."""
+    head = {"turn": 0, "rungs": rungs, "dimension": 1, "words": 1}
+    node = object.__new__(_Node)
+    with pytest.raises(SordinoError, match="party 3 sent something"):
+        node._checked(3, head, bytes(16))
+    good = {**head, "rungs": [[1, 64]]}
+    assert node._checked(3, good, bytes(16)).shape == (2,)
+    two = {**head, "rungs": [list(rung) for rung in ladder(2**24).rungs]}
+    assert node._checked(3, two, bytes(24)).shape == (3,)
+    with pytest.raises(SordinoError, match="party 3 sent something"):
+        node._checked(3, two, bytes(16))
+
+
+@needs_spu
+@slow
+def test_large_noise_comes_from_a_ladder() -> None:
+    variance, size = 2**24 + 77, 3000
+    chance = np.random.default_rng(1)
+    with running(parties=3) as parties:
+        assert {kind for kind, _ in parties.answers()} == {"open"}
+        vectors = [chance.integers(-(2**40), 2**40, size) for _ in range(3)]
+        answers = parties.ask(vectors, variance, 0)
+        assert all((answer[1] == answers[0][1]).all() for answer in answers)
+        require_ladder(answers[0][1] - sum(vectors), variance)
+        # The largest noise that there is, with the largest vectors: nothing wraps.
+        largest = np.full(3, LARGEST_SUM // 3)
+        noise = parties.ask([largest] * 3, 2**48, 1)[0][1] - 3 * largest
+        assert 0 < np.abs(noise).max() <= ladder(2**48).largest
 
 
 @needs_spu

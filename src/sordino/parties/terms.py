@@ -33,7 +33,7 @@ from sordino.population import POISSON
 from sordino.privacy.guarantee import Guarantee
 from sordino.recipes import recipe_named
 from sordino.secure.base import Assumption
-from sordino.secure.guarantee import engine_distance, published_variance
+from sordino.secure.guarantee import engine_distance, from_tables, published_variance
 from sordino.secure.quantize import require_fit
 
 FORMAT, VERSION = "sordino-terms", 1
@@ -160,10 +160,13 @@ class Terms:
         """Of all noised sums together, against everybody whom the engine's assumption covers."""
         stated = self.plan.guarantee
         draws = self.plan.population.steps * self.parameters
-        extra = engine_distance(min(self.variances), draws, self.assumption)
-        extra = max(extra, engine_distance(max(self.variances), draws, self.assumption))
-        distance = min(1.0, (stated.distance + extra) * (1 + 1e-12))
-        return replace(stated, distance=distance)
+        # Not monotone in the variance where noise comes from tables.
+        extra = max(engine_distance(S, draws, self.assumption) for S in set(self.variances))
+        return replace(
+            stated,
+            distance=min(1.0, (stated.distance + extra) * (1 + 1e-12)),
+            is_zcdp=stated.is_zcdp and not from_tables(self.assumption),
+        )
 
     def statement(self) -> str:
         """The guarantee, and on whose behaviour it rests, in sentences."""

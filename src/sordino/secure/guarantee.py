@@ -10,7 +10,9 @@ subtract: the planned S where noise is made inside, ``n V`` with ``n = m - t`` s
 
 **One discrete Gaussian** (inside). ``rho = B / (2R)`` zCDP (Canonne, Kamath & Steinke 2020, theorem
 14), which integer shifts attain at integer orders; and mu-GDP with ``mu^2 = B / (R - 1/12)`` up to a
-total variation of ``sqrt(d T) / (64 R^2)`` (`privacy/discrete.py`).
+total variation of ``sqrt(d T) / (64 R^2)`` (`privacy/discrete.py`). Where it is drawn from tables inside a
+secure computation (`table.py`; every engine but `plain`), the first is true of exact noise only, from which
+the tables' is a total variation away that is added to the second (`engine_distance`).
 
 **A sum of n of them** (shares) is not discrete Gaussian, but nearly. Kairouz, Liu & Steinke 2021,
 proposition 14, for ``V >= 1/4``: with ``tau = 10 sum_{k=1}^{n-1} exp(-2 pi^2 V k/(k+1))``, Rényi
@@ -26,11 +28,11 @@ parameter ``kV`` plus one of V has weights ``exp(-z^2 / 2(k+1)V) sum_x exp(-(x -
 pi^2 s^2 j^2) cos(2 pi j c z)``. So, with ``q_k = exp(-2 pi^2 V k/(k+1))`` and ``eta_k = 2 q_k / (1 -
 q_k^3)``,
 
-    l_{k+1} <= l_k + log (1 + eta_k)/(1 - eta_k),
+    l_{k+1} <= l_k + log (1 + eta_k)/(1 - eta_k)
 
-4 q_k and a little each time (within tau). Over d coordinates and T rounds, adaptively, the total
-variation is at most ``T d l_n``. It is added to the one above. With share deviations of 2.5 steps it is
-``1e-26 T d``.
+(the ladder of `table.py` has factors, and is otherwise the same): 4 q_k and a little each time (within
+tau). Over d coordinates and T rounds, adaptively, the total variation is at most ``T d l_n``. It is added
+to the one above. With share deviations of 2.5 steps it is ``1e-26 T d``.
 
 Against replacement of a unit by another one, B is four times as large. Everything is rounded against the
 user. Credit for secret random batches: `SumNoise.mu` and `SumNoise.distance` are what an amplified
@@ -41,6 +43,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from sordino.errors import SordinoError, require_choice, require_count, require_positive
 from sordino.mechanisms.discrete import MOST_VARIANCE
@@ -48,6 +51,7 @@ from sordino.privacy.conversions import epsilon_from_rdp
 from sordino.privacy.discrete import LEAST_VARIANCE, rounding_distance
 from sordino.privacy.guarantee import ADJACENCIES, Guarantee
 from sordino.secure.base import Assumption
+from sordino.secure.table import BITS, ladder, log_ratio_of_sum
 
 # Above the rounding errors of a dozen float operations.
 _UP = 1 + 1e-14
@@ -70,6 +74,43 @@ def published_variance(variance: int, assumption: Assumption) -> int:
     return assumption.parties * share_variance(variance, assumption)
 
 
+def from_tables(assumption: Assumption) -> bool:
+    """Whether noise is looked up inside a secure computation, and so not exactly discrete Gaussian."""
+    return assumption.noise == "inside" and assumption.engine != "plain"
+
+
+def engine_distance(variance: int, draws: int, assumption: Assumption, bits: int = BITS) -> float:
+    """Total variation of an engine's noise from exact discrete Gaussian noise, rounded up.
+
+    Of what colluders cannot subtract, from draws of one parameter R, which is S or a little more
+    (`SumNoise.remaining`).
+
+    Args:
+      variance: S, as planned.
+      draws: how many: coordinates times rounds.
+      assumption: of the engine.
+      bits: of its tables, where it has any.
+    """
+    require_count("variance", variance)
+    require_count("draws", draws, minimum=0)
+    if from_tables(assumption):
+        return _rounded_up(ladder(variance, bits).distance(draws))
+    if assumption.noise == "inside":
+        return 0.0
+    honest = assumption.parties - assumption.colluders
+    each = _shares_log_ratio(share_variance(variance, assumption), honest)
+    return 1.0 if each >= 1 else _rounded_up(min(Fraction(1), draws * Fraction(each)))
+
+
+def _shares_log_ratio(share: int, shares: int) -> float:
+    """l_n."""
+    return math.fsum(log_ratio_of_sum(Fraction(share * k, k + 1)) for k in range(1, shares)) * _UP
+
+
+def _rounded_up(value: Fraction) -> float:
+    return min(1.0, math.nextafter(float(value), math.inf)) if value else 0.0
+
+
 @dataclass(frozen=True)
 class SumNoise:
     """The noise of one sum, as the parties that may collude see it.
@@ -79,12 +120,14 @@ class SumNoise:
       variance: S, as planned.
       dimension: d.
       assumption: of the engine.
+      bits: of the engine's tables, where it has any.
     """
 
     square: int
     variance: int
     dimension: int
     assumption: Assumption
+    bits: int = BITS
 
     def __post_init__(self) -> None:
         require_count("square", self.square, minimum=0)
@@ -119,20 +162,15 @@ class SumNoise:
 
     @property
     def log_ratio(self) -> float:
-        """l_n: one coordinate's probabilities are those of one discrete Gaussian up to ``e^{+-l_n}``."""
-        total = 0.0
-        for k in range(1, self.shares):
-            q = self._near(k)
-            eta = 2 * q / (1 - q**3)
-            total += math.log1p(eta) - math.log1p(-eta)
-        return total * _UP
+        """l_n: a sum of n exact draws has the probabilities of one up to ``e^{+-l_n}``."""
+        return _shares_log_ratio(self.share, self.shares)
 
     def _near(self, k: int) -> float:
         return math.exp(-2 * math.pi**2 * self.share * k / (k + 1)) * (1 + 1e-12)
 
     @property
     def mu(self) -> float:
-        """One round is mu-GDP up to `distance`, and ``mu^2/2``-zCDP without it."""
+        """One round is mu-GDP up to `distance`, and with exact noise ``mu^2/2``-zCDP."""
         R = self.remaining
         if R < LEAST_VARIANCE:
             raise SordinoError(
@@ -143,7 +181,7 @@ class SumNoise:
 
     @property
     def rho(self) -> float:
-        """One round is rho-zCDP: ``B/(2R)`` but for tau."""
+        """One round is rho-zCDP with exact noise: ``B/(2R)`` but for tau."""
         one, other = self._rdp_parts()
         # At orders from 1 on, a constant is at most that constant times the order.
         return min(sum(one), other) * _UP
@@ -157,21 +195,38 @@ class SumNoise:
         """Total variation of `rounds` rounds from a mechanism that is mu-GDP in each."""
         draws = rounds * self.dimension
         near = rounding_distance(self.remaining, draws)
-        return min(1.0, (near + draws * self.log_ratio) * _UP)
+        return min(1.0, (near + self._engine_distance(rounds)) * _UP)
+
+    def _engine_distance(self, rounds: int) -> float:
+        return engine_distance(self.variance, rounds * self.dimension, self.assumption, self.bits)
 
     def rdp(self, order: float, rounds: int = 1) -> float:
-        """Rényi divergence of `order`, over all rounds."""
+        """Rényi divergence of `order`, over all rounds, of exact noise (from tables it is infinite)."""
         if not order > 1:
             raise SordinoError(f"an RDP order must be greater than 1, got {order!r}")
         (slope, constant), other = self._rdp_parts()
         return rounds * min(order * slope + constant, order * other) * _UP
 
     def epsilon_by_rdp(self, delta: float, rounds: int = 1) -> float:
-        """epsilon at `delta` by the best order: true without any distance, and looser than `guarantee`."""
-        from scipy.optimize import minimize_scalar  # here, because it takes long to import
-
+        """epsilon at `delta` by the best order: without Gaussian noise as a go-between, and looser."""
         if self.square == 0:
             return 0.0
+        epsilon = self._exact_epsilon_by_rdp(delta, rounds)
+        if not from_tables(self.assumption):
+            return epsilon
+        # What the tables add to delta grows with epsilon: from below, as in `Guarantee`.
+        far = self._engine_distance(rounds) * (1 + 1e-12)
+        while True:
+            tried = epsilon * (1 + 1e-10)
+            left = delta - (1 + math.exp(min(tried, 700.0))) * far
+            if left <= 0:
+                return math.inf
+            epsilon = self._exact_epsilon_by_rdp(left, rounds)
+            if epsilon <= tried:
+                return tried
+
+    def _exact_epsilon_by_rdp(self, delta: float, rounds: int) -> float:
+        from scipy.optimize import minimize_scalar  # here, because it takes long to import
 
         def at(log_order: float) -> float:
             # Every order gives a valid epsilon, so an inexact search is never unsafe.
@@ -202,7 +257,7 @@ class SumNoise:
             exact=False,
             delta_hint=delta_hint,
             distance=noise.distance(rounds),
-            is_zcdp=True,
+            is_zcdp=not from_tables(self.assumption),
         )
 
 
@@ -215,6 +270,7 @@ def required_variance(
     assumption: Assumption,
     rounds: int = 1,
     adjacency: str = "zero-out",
+    bits: int = BITS,
 ) -> int:
     """Smallest S with which `rounds` noised sums are (epsilon, delta)-differentially private.
 
@@ -224,7 +280,7 @@ def required_variance(
     require_positive("epsilon", epsilon)
 
     def enough(variance: int) -> bool:
-        noise = SumNoise(square, variance, dimension, assumption)
+        noise = SumNoise(square, variance, dimension, assumption, bits)
         stated = noise.guarantee(
             rounds=rounds, adjacency=adjacency, unit="client", participation=""
         )

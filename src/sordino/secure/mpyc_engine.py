@@ -1,8 +1,8 @@
 """Noised sums by MPyC: the parties compute themselves, m >= 3 of them, of which t < m/2 may collude.
 
 Every party shares its vector among all (Shamir, over the integers modulo 2^61 - 1). Together they make
-random bits that nobody knows, look them up in the public table of the discrete Gaussian (`table.py`), add,
-and open the noised sum to everybody. Passive: parties may look at all they get, but do as they should. No
+random bits that nobody knows, look them up in public tables of the discrete Gaussian (`table.py`), add, and
+open the noised sum to everybody. Passive: parties may look at all they get, but do as they should. No
 step is statistical: given random keys of MPyC's pseudo-random sharing (128 bits, one for every group of
 m - t parties, made anew in each session), t parties see nothing but uniform shares and the sum.
 
@@ -26,10 +26,10 @@ from sordino.errors import MissingExtraError, SordinoError, require_count, shown
 from sordino.secure.base import Assumption, Integers
 from sordino.secure.child import Child, Tls, check_values, split_address
 from sordino.secure.mpyc_side import MODULUS, agreement
-from sordino.secure.table import BITS, MOST_VARIANCE, table
+from sordino.secure.table import BITS, LARGEST_NOISE, ladder
 
-# With noise of the largest table, sums stay below half of the modulus: no sum is ever reduced.
-LARGEST_SUM = MODULUS // 2 - 16 * MOST_VARIANCE
+# With the noise of any variance, sums stay below half of the modulus: no sum is ever reduced.
+LARGEST_SUM = MODULUS // 2 - LARGEST_NOISE
 
 
 class MpycSum:
@@ -40,7 +40,7 @@ class MpycSum:
       addresses: "host:port" of every party, at least 3. A party listens on its own (party 0 does not
         have to).
       colluders: t, less than half of the parties; as many as possible where nothing is given.
-      bits: of the table, 16 to 126. What it leaves of the total variation is `table.distance`.
+      bits: of the tables, 16 to 126. What they leave of the total variation is `Ladder.distance`.
       timeout: how many seconds to wait for the others to come, and for a sum. A party whose process ends is
         noticed at once.
       tls: certificates; nothing for tests on one machine.
@@ -128,18 +128,21 @@ class MpycSum:
         require_count("turn", turn, minimum=0)
         if self._turn is not None and turn <= self._turn:
             raise SordinoError(f"turn {turn} has been used: the last one was {self._turn}")
-        columns = table(variance, self._bits).columns()
+        made = ladder(variance, self._bits)
+        columns = made.columns()
         self._turn = turn
         d = len(values)
         request = {
             "do": "sum",
             "dimension": d,
             "turn": turn,
-            "agreed": agreement(dimension=d, turn=turn, variance=variance, bits=self._bits),
-            "bits": columns.bits,
-            "level_bits": columns.level_bits,
-            "cut": columns.cut,
-            "other": columns.other,
+            "agreed": agreement(dimension=d, turn=turn, rungs=made.rungs, bits=self._bits),
+            "bits": columns[0].bits,
+            "level_bits": columns[0].level_bits,
+            "rungs": [
+                {"factor": factor, "cut": one.cut, "other": one.other}
+                for (factor, _), one in zip(made.rungs, columns, strict=True)
+            ],
         }
         try:
             answer, body = self._child.ask(

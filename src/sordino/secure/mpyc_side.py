@@ -4,7 +4,7 @@ MPyC keeps one runtime for a process, made from its command line when it is impo
 it: so it gets a process. Requests and answers are the frames of `spu_side.py`.
 
     {"do": "open", "index", "addresses", "threshold", "agreed", "timeout", "tls"}    connect to all others
-    {"do": "sum", "dimension", "agreed", "turn", "bits", "level_bits", "cut", "other"} + vector
+    {"do": "sum", "dimension", "agreed", "turn", "bits", "level_bits", "rungs"} + vector
 
 Two things of MPyC are not used. Its own start listens on every interface, believes whoever says which
 party it is, and never notices that a party is gone: connections are made here. And what unpickles what
@@ -21,6 +21,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -34,8 +35,38 @@ from sordino.secure.spu_side import read_frame, write_frame
 
 # The prime field of all shares. Sums stay below half of it: see `mpyc_engine.LARGEST_SUM`.
 MODULUS = 2**61 - 1
-# Coordinates at a time, so that memory stays within bounds.
+# Draws at a time, so that memory stays within bounds.
 _TOGETHER = 1024
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The ladder of a sum (`table.py`), split for looking a column up by its two halves.
+
+    Attributes:
+      bits, level_bits: c and L - c, of all rungs.
+      factors: k_l.
+      public: (rungs, 2^low, 2^high (level_bits + 1)): for every column the bits of the level to compare
+        with, highest first, and the other magnitude.
+    """
+
+    bits: int
+    level_bits: int
+    factors: tuple[int, ...]
+    public: Any
+
+    @classmethod
+    def asked(cls, request: dict[str, Any]) -> Tables:
+        bits, level_bits = int(request["bits"]), int(request["level_bits"])
+        low, rungs = bits // 2, request["rungs"]
+        rows = [
+            [*((cut >> i) & 1 for i in reversed(range(level_bits))), other]
+            for rung in rungs
+            for cut, other in zip(rung["cut"], rung["other"], strict=True)
+        ]
+        split = np.array(rows, object).reshape(len(rungs), 1 << (bits - low), 1 << low, -1)
+        public = split.transpose(0, 2, 1, 3).reshape(len(rungs), 1 << low, -1)
+        return cls(bits, level_bits, tuple(int(rung["factor"]) for rung in rungs), public)
 
 
 class Party:
@@ -134,10 +165,12 @@ class Party:
         total = shared[0]
         for vector in shared[1:]:
             total = total + vector
+        tables = Tables.asked(request)
+        together = max(1, _TOGETHER // len(tables.factors))
         found = []
-        for first in range(0, len(values), _TOGETHER):
-            part = total[first : first + _TOGETHER]
-            noise = self._noise(part.shape[0], request)
+        for first in range(0, len(values), together):
+            part = total[first : first + together]
+            noise = self._noise(part.shape[0], tables)
             found.append(await runtime.output(part + noise))
         opened = np.concatenate([np.array([int(v) for v in part], object) for part in found])
         return np.where(opened > MODULUS // 2, opened - MODULUS, opened).astype(np.int64)
@@ -157,38 +190,35 @@ class Party:
             if not hmac.compare_digest(bytes(other), digest):
                 raise SordinoError(f"party {peer.pid} {different}")
 
-    def _noise(self, count: int, request: dict[str, Any]) -> Any:
-        """Shares of `count` draws, from shared random bits that nobody knows.
+    def _noise(self, size: int, tables: Tables) -> Any:
+        """Shares of `size` draws, from shared random bits that nobody knows.
 
         Bits are compared one by one, with products only: MPyC's own comparisons mask a number
-        statistically, and by default let 2^-30 of it through each time. See `table.py` for the table. A
-        column is looked up by its two halves, of which one entry each is 1.
+        statistically, and by default let 2^-30 of it through each time. A column is looked up by its two
+        halves, of which one entry each is 1. All rungs are drawn at once, each from bits of its own: the
+        draws of the lowest first.
         """
         runtime, field = self._runtime, self._field
-        bits, level_bits = int(request["bits"]), int(request["level_bits"])
-        wanted = 1 + bits + level_bits
+        bits, level_bits, rungs = tables.bits, tables.level_bits, len(tables.factors)
+        count, wanted = rungs * size, 1 + bits + level_bits
         coins = runtime.np_reshape(runtime.np_random_bits(field, count * wanted), (count, wanted))
-        low = bits // 2
-        first = self._one_hot(coins[:, 1 : low + 1])
-        second = self._one_hot(coins[:, low + 1 : bits + 1])
-        # (2^low, 2^high (level_bits + 1)): bits of the level to compare with, highest first; other.
-        rows = [
-            [*((cut >> i) & 1 for i in reversed(range(level_bits))), other]
-            for cut, other in zip(request["cut"], request["other"], strict=True)
-        ]
-        split = np.array(rows, object).reshape(1 << (bits - low), 1 << low, level_bits + 1)
-        public = split.transpose(1, 0, 2).reshape(1 << low, -1)
-        chosen = runtime.np_reshape(
-            runtime.np_matmul(first, public), (count, 1 << (bits - low), level_bits + 1)
+        low, high = bits // 2, bits - bits // 2
+        first = runtime.np_reshape(self._one_hot(coins[:, 1 : low + 1]), (rungs, size, 1 << low))
+        second = runtime.np_reshape(
+            self._one_hot(coins[:, low + 1 : bits + 1]), (count, 1, 1 << high)
         )
-        second = runtime.np_reshape(second, (count, 1, 1 << (bits - low)))
+        chosen = runtime.np_reshape(
+            runtime.np_matmul(first, tables.public), (count, 1 << high, level_bits + 1)
+        )
         looked_up = runtime.np_reshape(runtime.np_matmul(second, chosen), (count, level_bits + 1))
         below = self._less(coins[:, bits + 1 :], looked_up[:, :level_bits])
         magnitude = looked_up[:, level_bits]
         powers = np.array([1 << i for i in range(bits)], object)
         column = runtime.np_matmul(coins[:, 1 : bits + 1], powers)
         magnitude = magnitude + below * (column - magnitude)
-        return magnitude - 2 * (coins[:, 0] * magnitude)
+        drawn = magnitude - 2 * (coins[:, 0] * magnitude)
+        factors = np.array(tables.factors, object)
+        return runtime.np_matmul(factors, runtime.np_reshape(drawn, (rungs, size)))
 
     def _one_hot(self, coins: Any) -> Any:
         """(count, 2^n): 1 where the bits, the first one lowest, say so."""
@@ -269,7 +299,7 @@ def _exchanger(tls: Tls | None, lost: Callable[[int], None]) -> Any:
     return Exchanger
 
 
-def agreement(**fields: int) -> str:
+def agreement(**fields: object) -> str:
     """What all parties must mean alike in a sum, as hexadecimal digits of one length."""
     return hashlib.sha256(repr(sorted(fields.items())).encode()).hexdigest()
 

@@ -3,7 +3,7 @@
 Every owner splits its vector, and random words of its own, into three parts that add up to them modulo
 2^64, and sends one to each node: a part alone is uniformly random. Each node adds up what it got and goes
 into a computation with the other two, in which the words of all owners (uniform if one of them is) are
-looked up in the public table of the discrete Gaussian (`table.py`). All that is opened is the noised sum,
+looked up in public tables of the discrete Gaussian (`table.py`). All that is opened is the noised sum,
 which each owner gets from all three nodes and compares.
 
 Nodes 0, 1 and 2 are run by parties 0, 1 and 2, beside this process, in an environment of their own: SPU
@@ -41,16 +41,16 @@ from sordino.secure import spu_side
 from sordino.secure.base import Assumption, Integers
 from sordino.secure.child import Child, Tls, check_values, split_address
 from sordino.secure.spu_side import NODES, read_frame, write_frame
-from sordino.secure.table import table
+from sordino.secure.table import Ladder, ladder
 from sordino.secure.tunnel import Tunnels
 
 VARIABLE = "SORDINO_SPU"
 REQUIREMENT = "spu==0.9.5"
 # SPU has wheels for these, and wants jax of their time.
 _PYTHONS = ((3, 11), (3, 10))
-# Sums stay below this, so that they are the same as whole numbers and modulo 2^64.
+# Sums stay below this, and noise below `LARGEST_NOISE`: they are the same as whole numbers and modulo 2^64.
 LARGEST_SUM = 1 << 62
-# What a frame from the network may ask for at most: 2^27 numbers of three rows.
+# What a frame from the network may ask for at most: 2^27 numbers of three rows, or fewer of more.
 _LONGEST_HEAD = 1 << 12
 _LONGEST_BODY = 3 * 8 << 27
 
@@ -64,8 +64,8 @@ class SpuSum:
       addresses: "host:port" of the three nodes for the parties.
       links: "host:port" of the three nodes for each other.
       environment: folder of SPU's environment; SORDINO_SPU where nothing is given. For parties 0 to 2.
-      words: how many words of 64 bits a draw takes: 1 for a table to 63 bits, 2 to 126. What that leaves
-        of the total variation is `table.distance`.
+      words: how many words of 64 bits a draw from a table takes: 1 to 63 bits, 2 to 126. What that leaves
+        of the total variation is `Ladder.distance`.
       timeout: how many seconds to wait for any other party.
       tls: certificates; nothing for tests on one machine.
       protocol: ABY3; every other one is refused.
@@ -144,12 +144,12 @@ class SpuSum:
         require_count("turn", turn, minimum=0)
         if self._turn is not None and turn <= self._turn:
             raise SordinoError(f"turn {turn} has been used: the last one was {self._turn}")
-        table(variance, 63 * self._words)  # refused here, before anything has left
+        rungs = ladder(variance, 63 * self._words).rungs  # what is refused has not left yet
         self._turn = turn
-        d = len(values)
-        head = {"turn": turn, "variance": variance, "dimension": d, "words": self._words}
-        random = ChaCha20Generator(os.urandom(KEY_BYTES)).words(NODES * (1 + self._words) * d)
-        shares = random.reshape(NODES, 1 + self._words, d).copy()
+        d, rows = len(values), 1 + len(rungs) * self._words
+        head = {"turn": turn, "rungs": rungs, "dimension": d, "words": self._words}
+        random = ChaCha20Generator(os.urandom(KEY_BYTES)).words(NODES * rows * d)
+        shares = random.reshape(NODES, rows, d).copy()
         shares[2, 0] = values.view(np.uint64) - shares[0, 0] - shares[1, 0]
         try:
             for connection, share in zip(self._connections, shares, strict=True):
@@ -400,23 +400,26 @@ class _Node:
 
     def _checked(self, party: int, head: dict[str, Any], body: bytes) -> np.ndarray[Any, Any]:
         try:
-            words, d = head["words"], head["dimension"]
-            good = words in (1, 2) and d > 0 and len(body) == 8 * d * (1 + words)
-        except (KeyError, TypeError):
+            words, d, rungs = head["words"], head["dimension"], _ladder(head).rungs
+            good = words in (1, 2) and d > 0 and len(body) == 8 * d * (1 + len(rungs) * words)
+        except (KeyError, TypeError, ValueError, SordinoError):
             good = False
         if not good:
             raise SordinoError(f"party {party} sent something that is not of this protocol")
         return np.frombuffer(body, "<u8")
 
     def _compute(self, head: dict[str, Any], total: np.ndarray[Any, Any]) -> bytes:
-        columns = table(head["variance"], 63 * head["words"]).columns()
+        made = _ladder(head)
+        columns = made.columns()
         request = {
             "do": "sum",
             "dimension": head["dimension"],
             "words": head["words"],
-            "bits": columns.bits,
-            "cut": columns.cut,
-            "other": columns.other,
+            "bits": columns[0].bits,
+            "rungs": [
+                {"factor": factor, "cut": one.cut, "other": one.other}
+                for (factor, _), one in zip(made.rungs, columns, strict=True)
+            ],
         }
         answer, body = self._child.ask(
             request, total.astype("<u8").tobytes(), timeout=self._timeout
@@ -428,6 +431,14 @@ class _Node:
         """To this node's own party last: when it has its answer, it may close everything."""
         for party in sorted(self._owners, key=lambda owner: (owner == self._rank, owner)):
             self._owners[party].send(head, body)
+
+
+def _ladder(head: dict[str, Any]) -> Ladder:
+    """What all owners ask for, if it is a ladder that this version of Sordino makes."""
+    asked = Ladder(tuple((factor, variance) for factor, variance in head["rungs"]))
+    if ladder(asked.variance, 63 * head["words"]).rungs != asked.rungs:
+        raise SordinoError("another ladder")
+    return ladder(asked.variance, 63 * head["words"])
 
 
 def find_environment(path: Path | str | None = None) -> Path:

@@ -5,11 +5,11 @@ Sordino. Requests come in on stdin and answers go out on stdout, in frames: the 
 body (4 and 8 bytes, little-endian), a head in JSON, a body of raw int64. It ends when stdin does.
 
     {"do": "open", "rank", "links", "timeout"}    connect to the other two nodes, ABY3
-    {"do": "sum", "dimension", "words", "bits", "cut", "other"} + inputs    one noised sum
+    {"do": "sum", "dimension", "words", "bits", "rungs"} + inputs    one noised sum
 
-A node's inputs are its rows of an additive sharing modulo 2^64, (1 + words, d): the vectors of all owners,
-and random words that all owners had a part in. Nothing about a single owner comes in here, and all that is
-opened is the noised sum.
+A node's inputs are its rows of an additive sharing modulo 2^64, (1 + rungs words, d): the vectors of all
+owners, and random words that all owners had a part in. Nothing about a single owner comes in here, and all
+that is opened is the noised sum.
 """
 
 from __future__ import annotations
@@ -60,31 +60,61 @@ def _exactly(stream: IO[bytes], count: int) -> bytes:
     return data
 
 
-def drawing(words: int, bits: int, cut: Sequence[int], other: Sequence[int]) -> Callable[..., Any]:
+def public_numbers(words: int, bits: int, rungs: Sequence[dict[str, Any]]) -> tuple[Any, Any]:
+    """What all nodes know: tables (words + 1, rungs, 2^low, 2^high), and factors (rungs,).
+
+    The tables hold the levels to compare with, upper part first, and the other magnitude of a column, which
+    is split into the lower half of its bits and the rest.
+    """
+    np = import_module("numpy")
+
+    def split(rung: dict[str, Any]) -> list[Any]:
+        cut, low = rung["cut"], bits // 2
+        parts = [[c >> 63 for c in cut], [c & (2**63 - 1) for c in cut]] if words == 2 else [cut]
+        return [
+            np.array(part, np.int64).reshape(-1, 1 << low).T for part in (*parts, rung["other"])
+        ]
+
+    tables = np.stack([split(rung) for rung in rungs], axis=1)
+    return tables, np.array([rung["factor"] for rung in rungs], np.int64)
+
+
+def drawing(words: int, bits: int, rungs: int) -> Callable[..., Any]:
     """The program over secret inputs: the sum of all first rows, and noise from the other rows.
 
     One word of 64 bits is a sign, a column of `bits` bits and the upper part of the level; a second
-    word holds the 63 lower bits of a longer level. See `table.py` for what they are compared with. A
-    column of c bits is looked up by its two halves: one entry in 2^(c/2) of either is 1, one product
-    with the public table is free, and one of secret numbers is left for every entry of one half.
+    word holds the 63 lower bits of a longer level. See `table.py` for what they are compared with, and for
+    the rungs: all are drawn at once, each from words of its own. A column of c bits is looked up by its
+    two halves: one entry in 2^(c/2) of either is 1, one product with the public table is free, and one of
+    secret numbers is left for every entry of one half. Tables and factors are inputs, so that another
+    variance seldom is another program.
     """
-    jax, np = import_module("jax"), import_module("numpy")
-    jnp = jax.numpy
+    jnp = import_module("jax").numpy
     low = bits // 2
-    # (words + 1, 2^high, 2^low): the levels to compare with, and the other magnitude.
-    shape = (1 << (bits - low), 1 << low)
-    parts = [[c >> 63 for c in cut], [c & (2**63 - 1) for c in cut]] if words == 2 else [cut]
-    looked_up = [np.array(part, np.int64).reshape(shape) for part in (*parts, other)]
 
-    def program(*inputs: Any) -> Any:
-        rows = inputs[0] + inputs[1] + inputs[2]
-        random = [rows[1 + w].astype(jnp.uint64) ^ jnp.uint64(_FLIP) for w in range(words)]
+    def program(one: Any, two: Any, three: Any, tables: Any, factors: Any) -> Any:
+        rows = one + two + three
+        d = rows.shape[1]
+        random = [
+            jnp.concatenate([rows[1 + words * rung + w] for rung in range(rungs)])
+            for w in range(words)
+        ]
+        random = [row.astype(jnp.uint64) ^ jnp.uint64(_FLIP) for row in random]
         coins = [
             ((random[0] >> jnp.uint64(i)) & jnp.uint64(1)).astype(jnp.int64)
             for i in range(bits + 1)
         ]
         first, second = _one_hot(coins[1 : low + 1]), _one_hot(coins[low + 1 :])
-        *levels, magnitude = (jnp.sum(second * (first @ t.T), axis=1) for t in looked_up)
+        *levels, magnitude = (
+            jnp.sum(
+                second
+                * jnp.concatenate(
+                    [first[d * r : d * (r + 1)] @ tables[part, r] for r in range(rungs)]
+                ),
+                axis=1,
+            )
+            for part in range(words + 1)
+        )
         drawn = [(random[0] >> jnp.uint64(bits + 1)).astype(jnp.int64)]
         if words == 2:
             drawn.append((random[1] >> jnp.uint64(1)).astype(jnp.int64))
@@ -94,7 +124,8 @@ def drawing(words: int, bits: int, cut: Sequence[int], other: Sequence[int]) -> 
             below = below + equal * (drawn[1] < levels[1]).astype(jnp.int64)
         column = sum(coin << i for i, coin in enumerate(coins[1:]))
         noise = magnitude + below * (column - magnitude)
-        return rows[0] + noise - 2 * coins[0] * noise
+        noise = noise - 2 * coins[0] * noise
+        return rows[0] + sum(factors[r] * noise[d * r : d * (r + 1)] for r in range(rungs))
 
     def _one_hot(some: list[Any]) -> Any:
         """(d, 2^n): 1 where the bits, the first one lowest, say so."""
@@ -137,13 +168,13 @@ class Node:
             self._spu.Io(NODES, config),
             self._spu.Runtime(self._link, config),
         )
-        self._compiled: dict[str, Any] = {}
+        self._compiled: dict[tuple[int, ...], Any] = {}
 
     def noised_sum(self, request: dict[str, Any], body: bytes) -> bytes:
         """This node's part of one sum; what is returned is the same at all three."""
         np = import_module("numpy")
         d, words = int(request["dimension"]), int(request["words"])
-        mine = np.frombuffer(body, "<i8").reshape(1 + words, d).copy()
+        mine = np.frombuffer(body, "<i8").reshape(1 + len(request["rungs"]) * words, d).copy()
         shares = self._io.make_shares(mine, self._lib.Visibility.VIS_SECRET)
         for i in range(NODES):
             if i != self._rank:
@@ -151,7 +182,11 @@ class Node:
         for i in range(NODES):
             share = shares[i] if i == self._rank else self._unpacked(self._link.recv(i))
             self._runtime.set_var(f"in{i}", share)
-        self._runtime.run(self._program(request, mine))
+        public = public_numbers(words, int(request["bits"]), request["rungs"])
+        for name, known in zip(("tables", "factors"), public, strict=True):
+            shares = self._io.make_shares(known, self._lib.Visibility.VIS_PUBLIC)
+            self._runtime.set_var(name, shares[self._rank])
+        self._runtime.run(self._program(request, [mine] * NODES + list(public)))
         result = self._runtime.get_var("out")
         for i in range(NODES):
             if i != self._rank:
@@ -174,23 +209,22 @@ class Node:
             return total
         return total
 
-    def _program(self, request: dict[str, Any], example: Any) -> Any:
-        """Compiled once for a dimension and a table."""
-        drawn = {key: request[key] for key in ("words", "bits", "cut", "other")}
-        name = json.dumps([request["dimension"], drawn])
-        if name not in self._compiled:
-            names = [f"in{i}" for i in range(NODES)]
-            secret = [self._lib.Visibility.VIS_SECRET] * NODES
-            self._compiled[name] = self._frontend.compile(
+    def _program(self, request: dict[str, Any], examples: list[Any]) -> Any:
+        """Compiled once for a dimension and a form of ladder."""
+        form = int(request["words"]), int(request["bits"]), len(request["rungs"])
+        key = (int(request["dimension"]), *form)
+        if key not in self._compiled:
+            kinds = self._lib.Visibility
+            self._compiled[key] = self._frontend.compile(
                 self._frontend.Kind.JAX,
-                drawing(**drawn),
-                [example] * NODES,
+                drawing(*form),
+                examples,
                 {},
-                names,
-                secret,
+                [*(f"in{i}" for i in range(NODES)), "tables", "factors"],
+                [kinds.VIS_SECRET] * NODES + [kinds.VIS_PUBLIC] * 2,
                 lambda _: ["out"],
             )[0]
-        return self._compiled[name]
+        return self._compiled[key]
 
     def _unpacked(self, data: bytes) -> Any:
         """A share as `_packed` made it: lengths and bytes, never anything that could be run."""
