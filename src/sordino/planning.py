@@ -40,7 +40,13 @@ from sordino.mechanisms.base import Mechanism, mechanism_from_json
 from sordino.mechanisms.catalogue import fit_mechanism
 from sordino.mechanisms.dense import Dense
 from sordino.mechanisms.independent import Independent
-from sordino.mechanisms.lattice import LEAST_STEPS, Lattice, Variances, is_on_lattice
+from sordino.mechanisms.lattice import (
+    LEAST_STEPS,
+    Lattice,
+    Variances,
+    draw_stds,
+    is_on_lattice,
+)
 from sordino.mechanisms.maps import Channels
 from sordino.mechanisms.scaled import DrawScaled
 from sordino.mechanisms.split import lagged_mechanism
@@ -262,8 +268,12 @@ class Plan:
         )
         if plan.mechanism.steps != plan.population.steps:
             raise SordinoError("this plan is damaged: its strategy has another number of steps")
-        if plan.lattice is not None and not is_on_lattice(plan.mechanism):
+        if plan.lattice is not None and (
+            not is_on_lattice(plan.mechanism) or _without_lattice(spec, plan.contribution)
+        ):
             raise SordinoError("this plan is damaged: its noise is on no lattice")
+        if isinstance(plan.schedule, AdaptiveBudget) != (spec.schedule == AdaptiveBudget.kind):
+            raise SordinoError("this plan is damaged: its recipe has another kind of schedule")
         try:
             keeps_its_word = plan._keeps_its_word()
         except SordinoError:
@@ -628,6 +638,17 @@ def _checked_kind(noise: Any) -> str:
 _LATTICE_NAMES = ("cancelling", "tree", "independent")
 
 
+def _without_lattice(spec: Recipe, contribution: Contribution) -> str:
+    """Why a recipe's noise cannot be on a lattice; nothing if it can."""
+    if not spec.private:
+        return "adds no noise"
+    if isinstance(contribution, Lagged):
+        return "splits its noise between streams by real factors"
+    if spec.schedule == AdaptiveBudget.kind:
+        return "decides during the run how much noise a query gets"
+    return ""
+
+
 def _lattice_name(
     spec: Recipe,
     chosen: dict[str, Any],
@@ -637,14 +658,8 @@ def _lattice_name(
     people: Population,
 ) -> str:
     """The mechanism of a recipe's discrete noise: the given one, or the best that there is."""
-    if not spec.private or spec.schedule == AdaptiveBudget.kind or isinstance(contribution, Lagged):
-        why = (
-            "adds no noise"
-            if not spec.private
-            else "splits its noise between streams by real factors"
-            if isinstance(contribution, Lagged)
-            else "decides during the run how much noise a query gets"
-        )
+    why = _without_lattice(spec, contribution)
+    if why:
         raise SordinoError(f"{spec.name} has no discrete noise: it {why}; use noise='gaussian'")
     bounds = contribution.bounds(people.steps)
     level = bool(np.all(bounds == bounds[:, :1]))
@@ -693,9 +708,8 @@ def _fitted_lattice(made: Plan, most_steps: int | None = None) -> Lattice:
     if most_steps is None:
         return finest
     least = require_count("lattice_steps", most_steps, minimum=LEAST_STEPS)
-    coarse = math.floor(
-        math.log2(min(float(bounds.min()) / least, float(made.noise_stds().min()) / LEAST_STEPS))
-    )
+    drawn = float(draw_stds(made.mechanism, made.noise_stds()).min())
+    coarse = math.floor(math.log2(min(float(bounds.min()) / least, drawn / LEAST_STEPS)))
     return Lattice(max(finest.exponent, coarse))
 
 

@@ -110,6 +110,36 @@ def test_terms_read_back_and_are_held_to_their_word() -> None:
             Terms.from_json({**data, **changed})
 
 
+def test_a_budget_that_is_spent_adaptively_is_not_summed() -> None:
+    """Its guarantee holds for a run that counts what it spends, whatever noise the file says."""
+    plan = sordino.plan("dp-agd", examples=900, steps=20, **BUDGET)
+    data = {**plan.to_json(), "noise": 0.01, "noise_kind": "discrete", "lattice": -18}
+    with pytest.raises(SordinoError, match="on no lattice"):
+        sordino.Plan.from_json(data)
+    ordinary = sordino.plan("dp-gd", examples=900, steps=20, noise="discrete", **BUDGET).to_json()
+    with pytest.raises(SordinoError, match="another kind of schedule"):
+        sordino.Plan.from_json({**ordinary, "schedule": data["schedule"]})
+    with pytest.raises(SordinoError, match="no discrete noise"):
+        agree("dp-agd", examples=(500, 400), parameters=5, steps=20, engine="mask", **BUDGET)
+
+
+def test_sizes_that_the_plan_does_not_know_are_refused() -> None:
+    terms = agree(
+        "dp-sgd", examples=(300, 300), parameters=5, batch_size=30, steps=10, engine="mask",
+        **BUDGET,
+    )  # fmt: skip
+    with pytest.raises(SordinoError, match="no first batch"):
+        replace(terms, first_batches=(300, 300))
+    full = agree("dp-gd", examples=(300, 300), parameters=5, steps=10, engine="mask", **BUDGET)
+    with pytest.raises(SordinoError, match="dealt evenly"):
+        replace(full, batches=(300, 300))
+    with pytest.raises(SordinoError, match="2\\^40"):
+        replace(terms, parameters=1 << 25)
+    for batches in ([0, 0], [], [float("nan"), 1], [True, 3], [-1, 3]):
+        with pytest.raises(SordinoError):
+            agree("dp-sgd", examples=(300, 300), parameters=5, batches=batches, steps=10, **BUDGET)
+
+
 def test_a_plan_without_a_lattice_is_refused() -> None:
     plan = sordino.plan("dp-gd", examples=100, steps=3, **BUDGET)
     with pytest.raises(SordinoError, match="discrete"):

@@ -1,5 +1,5 @@
 """The command line: ``sordino plan``, ``recipes``, ``train``, ``predict``, ``demo``,
-``calibration``, ``audit``, ``ledger``, ``federated``.
+``calibration``, ``audit``, ``ledger``, ``federated``, ``party``.
 
 Heavy imports happen inside the commands, so that ``sordino --help`` answers at once. Bad input ends
 in one line on standard error and exit code 2; Ctrl-C in exit code 130.
@@ -25,6 +25,7 @@ from sordino.cli.console import err, say_error, spoken_warnings
 from sordino.cli.demo import demo
 from sordino.cli.federated import app as federated
 from sordino.cli.ledger import app as ledger
+from sordino.cli.party import app as party
 from sordino.cli.plan import plan
 from sordino.cli.predict import predict
 from sordino.cli.recipes import recipes
@@ -70,6 +71,7 @@ for command in (plan, recipes, train, predict, demo, calibration):
 app.add_typer(audit, name="audit")
 app.add_typer(ledger, name="ledger")
 app.add_typer(federated, name="federated")
+app.add_typer(party, name="party")
 
 
 def _print_version(wanted: bool) -> None:

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino._sqlite import Database, Kind
 from sordino.errors import DAMAGE, SordinoError, one_line
 from sordino.federated.account import Account
-from sordino._sqlite import Database, Kind
 from sordino.federated.messages import Reply, message_from_bytes
 from sordino.federated.server import Done, Server, ServerState
 from sordino.keystore import KeyStore

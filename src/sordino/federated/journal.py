@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sordino._sqlite import Database, Kind
 from sordino.errors import DAMAGE, SordinoError
 from sordino.federated.client import Sent
-from sordino._sqlite import Database, Kind
 from sordino.keystore import KeyStore
 
 _FORMAT = 1

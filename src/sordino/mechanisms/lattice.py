@@ -84,7 +84,7 @@ class Lattice:
           mechanism: how rows are made of draws.
           largest_batch: most examples in one sum.
         """
-        drawn = _draw_stds(mechanism, stds)
+        drawn = draw_stds(mechanism, stds)
         parts = max((len(mechanism.taken_back(t) or ()) for t in range(mechanism.steps)), default=0)
         noise = _DEVIATIONS * math.sqrt(1 + parts) * float(drawn.max())
         largest = max(
@@ -114,12 +114,12 @@ class Lattice:
                 known[std] = math.ceil(units**2 + Fraction(1, 12))
             return known[std]
 
-        rows = _draw_stds(mechanism, stds).tolist()
+        rows = draw_stds(mechanism, stds).tolist()
         return tuple(tuple(variance(std) for std in row) for row in rows)
 
     def distance(self, mechanism: Mechanism, stds: NDArray[np.float32]) -> float:
         """Total variation from rounded Gaussian noise over up to `MOST_DRAWS` draws."""
-        drawn = _draw_stds(mechanism, stds)
+        drawn = draw_stds(mechanism, stds)
         least = float(drawn.min())
         smallest = math.ceil((Fraction(least) / Fraction(2) ** self.exponent) ** 2)
         return rounding_distance(smallest, MOST_DRAWS)
@@ -133,7 +133,7 @@ def is_on_lattice(mechanism: Mechanism) -> bool:
     return mechanism.channels == 1 and mechanism.taken_back(mechanism.steps - 1) is not None
 
 
-def _draw_stds(mechanism: Mechanism, stds: NDArray[np.float32]) -> NDArray[np.float64]:
+def draw_stds(mechanism: Mechanism, stds: NDArray[np.float32]) -> NDArray[np.float64]:
     """Standard deviation of each fresh draw (steps, channels)."""
     correlated = any(mechanism.taken_back(t) for t in range(min(mechanism.steps, 2)))
     if correlated and not np.all(stds == stds[0]):

@@ -159,6 +159,7 @@ class Consortium:
             "plan": self.terms.plan.hash,
             "model": hashlib.sha256(model.encode()).hexdigest(),
             "steps": self.terms.plan.population.steps,
+            "parameters": self.terms.parameters,
             "signature": signature,
         }
 

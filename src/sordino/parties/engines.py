@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from sordino._files import write_atomically
 from sordino.parties.consortium import Consortium
 from sordino.parties.meeting import Session
 from sordino.parties.party import OpenEngine
@@ -31,11 +32,8 @@ def engine_of(
 
     def tls() -> Tls:
         authorities = certificate.with_name("certificates.pem")
-        if not authorities.exists():
-            from sordino._files import write_atomically
-
-            text = "\n".join(partner.member.certificate for partner in consortium.partners)
-            write_atomically(authorities, text)
+        text = "\n".join(partner.member.certificate for partner in consortium.partners)
+        write_atomically(authorities, text)
         prints = tuple(partner.member.fingerprint for partner in consortium.partners)
         return Tls(certificate, key, authorities, prints)
 

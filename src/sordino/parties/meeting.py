@@ -10,10 +10,13 @@ party in the middle can hold texts back, which ends the meeting, but not change 
    bound to it, so nothing from an earlier session fits into this one.
 2. Everybody says what run it means (`facts`: code, terms, clock), and how far it is. Anything that differs
    is refused, with the reason, by everybody.
-3. A party may be one turn behind: it died, or its connection did, after the others had the sum. The others
-   give it the sum, which they have all seen; all copies must be equal. No party is further behind: nobody
-   begins a turn that not everybody has come to.
-4. A turn that somebody has claimed and nobody has the sum of is lost, for everybody.
+3. Everybody confirms to everybody what all have said: a party that tells some this and others that is
+   found out before anything is kept.
+4. A party may be one turn behind: it died, or its connection did, after the others had the sum. The first
+   of the others gives it the sum, which must fit the history that all of them have. No party is further
+   behind: nobody begins a turn that not everybody has come to.
+5. A turn that somebody has claimed and nobody has the sum of is lost, for everybody; but only when
+   everybody has confirmed that it has caught up, or one that dies meanwhile would be two turns behind.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import secrets
 import struct
 import time
@@ -38,6 +42,8 @@ _TEXTS, _ALL_TEXTS = 101, 102
 _CODE_BYTES = 32
 _LENGTH = struct.Struct(">I")
 _LONGEST_FACTS = 1 << 14
+# 2^25 numbers of 8 bytes, and their kind.
+_LONGEST_SUM = (1 << 28) + 2
 # Clocks that are further apart are not set right, and then certificates and journals mean little.
 MOST_SKEW = 300.0
 
@@ -48,7 +54,10 @@ FACTS = {
     "consortium": "consortium file",
     "plan": "plan",
     "model": "model",
+    "start": "model to start from",
+    "source": "code of the model",
     "steps": "number of turns",
+    "parameters": "number of parameters",
 }
 
 
@@ -150,10 +159,18 @@ def meet(
     if check is not None:
         for name, said in all_facts.items():
             check(name, said)
-    caught_up = _catch_up(star, pads, journal, all_facts, base + nonce + b"sum")
+    heard = hashlib.sha256(json.dumps([texts[name].hex() for name in names]).encode())
+    if confirm(star, pads, nonce, "facts", heard.hexdigest()):
+        raise SordinoError("a party has told others something else than this one")
+    length = facts.get("parameters")
+    caught_up = _catch_up(star, pads, journal, all_facts, base + nonce + b"sum", length)
     lost = None
     if any(other["claimed"] > journal.settled for other in all_facts.values()):
         lost = journal.settled
+    place = f"{journal.settled} {journal.history.hex()} {lost}"
+    if confirm(star, pads, nonce, "place", place):
+        raise SordinoError("the parties have not come to the same turn")
+    if lost is not None:
         journal.settle(lost, None)
     return Session(nonce, caught_up, lost)
 
@@ -209,6 +226,8 @@ def _compare(own_name: str, facts: Mapping[str, Mapping[str, Any]]) -> None:
     furthest = max(other["settled"] for other in facts.values())
     ahead = next(o for o in facts.values() if o["settled"] == furthest)
     for name, other in facts.items():
+        if max(other["settled"], other["claimed"]) > own.get("steps", math.inf):
+            raise SordinoError(f"{name!r} says that it has been in more turns than were planned")
         if other["settled"] < furthest - 1 or other["claimed"] > furthest + 1:
             raise SordinoError(
                 f"{name!r} is at turn {other['settled']}, and others at turn {furthest}: its journal "
@@ -225,26 +244,25 @@ def _catch_up(
     journal: Journal,
     facts: Mapping[str, Mapping[str, Any]],
     context: bytes,
+    length: int | None,
 ) -> bool:
-    """Hand the last sum to whoever has missed it; whether this party had."""
+    """Hand the last sum, of so many numbers, to whoever has missed it; whether this party had."""
     furthest = max(other["settled"] for other in facts.values())
     behind = [name for name, other in facts.items() if other["settled"] < furthest]
     if not behind:
         return False
     missed = star.name in behind
-    # A sum of up to 2^25 numbers; longer models would have to be handed over in pieces.
-    mine = b"" if missed else b"+" + packed(journal.sum_of(furthest - 1))
-    texts = exchange(star, pads, context, mine, longest=1 << 28)
-    copies = {texts[name] for name in facts if name not in behind}
-    if len(copies) != 1:
-        raise SordinoError(f"the parties have different sums of turn {furthest - 1}")
+    giver = next(name for name in facts if name not in behind)
+    mine = b"+" + packed(journal.sum_of(furthest - 1)) if star.name == giver else b""
+    given = exchange(star, pads, context, mine, longest=_LONGEST_SUM)[giver]
     if missed:
-        (copy,) = copies
-        noised = unpacked(copy[1:]) if len(copy) > 1 else None
-        if journal.history_with(noised).hex() != next(
-            other["history"] for other in facts.values() if other["settled"] == furthest
-        ):
-            raise SordinoError(f"the sum of turn {furthest - 1} is not the one that others have")
+        noised = unpacked(given[1:]) if len(given) > 1 else None
+        if noised is not None and length is not None and len(noised) != length:
+            raise SordinoError(f"{giver!r} gave a sum of turn {furthest - 1} of another length")
+        if journal.history_with(noised).hex() != facts[giver]["history"]:
+            raise SordinoError(
+                f"{giver!r} gave another sum of turn {furthest - 1} than the others have"
+            )
         journal.settle(furthest - 1, noised)
     return missed
 

@@ -98,6 +98,9 @@ def run_party(
             if engine is None:
                 engine = open_engine(star, session, _claimed(journal))
             watcher.turned(_turn(learner, journal, engine), learner)
+        apart = confirm(star, pads, session.nonce, "history", journal.history.hex())
+        if apart:
+            raise SordinoError(f"{', '.join(map(repr, apart))} has seen other sums than {name!r}")
         different = confirm(star, pads, session.nonce, "model", learner.digest())
     except BaseException as error:
         # What a SordinoError says is public; anything else may quote data.

@@ -27,6 +27,7 @@ from functools import cached_property
 from typing import Any
 
 from sordino.errors import DAMAGE, SordinoError, require_choice, require_count, shown
+from sordino.mechanisms.lattice import MOST_DRAWS
 from sordino.parties.encoding import growth
 from sordino.planning import DISCRETE, Plan, plan
 from sordino.population import POISSON
@@ -38,7 +39,7 @@ from sordino.secure.quantize import require_fit
 
 FORMAT, VERSION = "sordino-terms", 1
 # More than any consortium of data owners has; pads and codes go between all pairs.
-MOST_PARTIES = 1000
+MOST_PARTIES = 500
 ENGINES = {
     "mask": "pads that cancel, and noise as shares; passive parties, of whom t may collude",
     "mpyc": "multi-party computation by all parties, noise inside; fewer than half may collude",
@@ -97,6 +98,11 @@ class Terms:
             raise SordinoError(
                 "a secure sum needs one vector of whole numbers a step: plan with noise='discrete'"
             )
+        if self.parameters * self.plan.population.steps > MOST_DRAWS or self.parameters >= 1 << 25:
+            raise SordinoError(
+                "parties sum models of up to 2^25 parameters, and 2^40 of them over all turns; "
+                f"{self.parameters:,} in {self.plan.population.steps:,} turns are more"
+            )
         self._check_rates()
         # Built now, so that what does not fit is refused before anybody signs it.
         require_fit(
@@ -114,6 +120,8 @@ class Terms:
             sizes = [(people.batch_size, self.batches)]
             if people.first_batch is not None:
                 sizes.append((people.first_batch, self.first_batches))
+            elif self.first_batches:
+                raise SordinoError("the plan has no first batch of another size, the parties do")
             for accounted, batches in sizes:
                 if len(batches) != self.parties:
                     raise SordinoError("there must be one batch size for each party")
@@ -127,8 +135,10 @@ class Terms:
                             f"a party takes {b:g} of {n:,} records a step, which is more often than "
                             f"the {accounted:,} of {people.examples:,} that the plan accounts for"
                         )
-        elif people.examples != sum(self.examples) or self.first_batches:
+        elif people.examples != sum(self.examples):
             raise SordinoError("the plan is for another number of records than the parties have")
+        elif self.first_batches or self.batches:
+            raise SordinoError("public batches are dealt evenly; they have no sizes of their own")
 
     @property
     def parties(self) -> int:
@@ -228,7 +238,7 @@ def _whole(value: Any) -> int:
 
 
 def _size(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise SordinoError(f"a batch size is a number, not {shown(value)}")
     return value
 
@@ -271,8 +281,10 @@ def agree(
     if batches is not None:
         if not secret or batch_size is not None:
             raise SordinoError("batches are for secret batches, and instead of batch_size")
-        shares = tuple(batches)
-        batch_size = math.ceil(sum(shares))
+        shares = tuple(_size(b) for b in batches)
+        if len(shares) != len(sizes) or not all(math.isfinite(b) and b >= 0 for b in shares):
+            raise SordinoError(f"batches must be one number from 0 for each party, got {shares}")
+        batch_size = require_count("the sum of batches", math.ceil(sum(shares)))
     accounted = whole
     firsts: tuple[float, ...] = ()
     if secret and batch_size is not None:

@@ -113,7 +113,11 @@ def tradeoff_deltas(guarantee: Guarantee, points: int = 60) -> list[float]:
     most = min(0.1, guarantee.delta(0.0))
     if most <= 10 * least:
         most = 0.1
-    return [float(delta) for delta in np.geomspace(least, most, points)]
+    deltas = [float(delta) for delta in np.geomspace(least, most, points)]
+    # Below what the noise differs from exact noise by, nothing is promised.
+    while deltas and math.isinf(guarantee.epsilon(deltas[0])):
+        del deltas[0]
+    return deltas
 
 
 def curves_figure(history: Sequence[Mapping[str, float]], *, step: str = "step") -> Figure:

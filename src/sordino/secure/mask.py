@@ -26,8 +26,8 @@ the sum, and anybody can stop a turn.
 **What the codes give.** Two honest parties never *return* different sums for one turn, whatever the first
 party does: without them it could let models drift apart unnoticed. They do not say that the sum is right,
 and do not make the end simultaneous: a party may have returned the sum when another one gives up. That one
-asks for the same turn again, with the same vector; where the others have gone on to the next turn already,
-they give it the sum, which is no secret among them.
+asks for the same turn again, with the same vector; or, with a nonce, the others give it the sum when they
+meet again (`parties/meeting.py`), which is no secret among them.
 
 **Turns.** Noise is derived from the party's secret, the turn with its terms, and the vector, so the
 same call sends the same bytes again and tells nobody more. A turn with another vector would put two
@@ -43,6 +43,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import secrets
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -138,7 +139,8 @@ class MaskSum:
         durably, and raise for a turn that was claimed with another digest or is over. `TurnFile`, or a
         journal of the caller's.
       nonce: what the parties have agreed on for these connections, each with fresh randomness in it: then
-        no pad is ever used twice, whatever became of the record. The same at every party.
+        no pad is ever used twice, whatever became of the record, and noise is made of fresh randomness. The
+        same at every party. A turn that fails is then never repeated, and `claim` must see to that.
     """
 
     def __init__(
@@ -166,7 +168,7 @@ class MaskSum:
         self._secret = hmac.digest(private_key, b"sordino mask noise 1", "sha256")
         self._largest = require_count("largest", largest, minimum=0)
         self._claim = claim
-        self._nonce = hashlib.sha256(nonce).digest()
+        self._nonce, self._once = hashlib.sha256(nonce).digest(), bool(nonce)
         self._assumption = Assumption("mask", m, colluders, m, colluders, False, "shares")
 
     @property
@@ -195,6 +197,9 @@ class MaskSum:
             self._star.give_up("it cannot take part in this turn, and has sent nothing")
             raise
         noise_key = hmac.digest(self._secret, b"noise" + call, "sha256")
+        if self._once:
+            # Nothing is ever sent again, so the noise need not be a function of what is kept.
+            noise_key = secrets.token_bytes(32)
         noised = values + discrete_gaussian(share, len(values), ChaCha20Generator(noise_key))
         padded = self._pads.padded(noised, self._roster.names, context)
         deadline = self._star.deadline()

@@ -122,7 +122,9 @@ class Party:
                 return task.result()
             if self._lost.done():
                 raise SordinoError(f"party {self._lost.result()} is gone")
-            raise SordinoError(f"another party did not answer within {self._timeout:g} s")
+            missing = [peer.pid for peer in self._peers() if peer.protocol is None]
+            who = f"party {missing[0]}" if missing else "another party"
+            raise SordinoError(f"{who} did not answer within {self._timeout:g} s")
 
         return self._loop.run_until_complete(watched())
 

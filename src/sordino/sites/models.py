@@ -11,12 +11,14 @@ came over the network.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,7 @@ class Model:
       smoothness: about the largest curvature of the loss, for the default learning rate.
       save: the trained parameters as a file's bytes; None for an npz of the leaves.
       description: what the sites must have in common, as plain data.
+      source: of a model of one's own, a digest of the file that it comes from.
     """
 
     loss: Any
@@ -52,6 +55,7 @@ class Model:
     smoothness: float = 0.5
     save: Callable[[Any], bytes] | None = None
     description: Mapping[str, Any] | None = None
+    source: str | None = None
 
     @property
     def parameters(self) -> int:
@@ -174,9 +178,15 @@ def own_model(name: str) -> Model:
         ) from None
     if not isinstance(found, Model):
         raise SordinoError(f"{name!r} is not a sordino.sites.models.Model")
-    from dataclasses import replace
+    return replace(
+        found, description={"kind": "own", "name": name}, source=_source(sys.modules[module])
+    )
 
-    return replace(found, description={"kind": "own", "name": name})
+
+def _source(module: ModuleType) -> str:
+    """A digest of a module's own file; nothing where it has none."""
+    path = getattr(module, "__file__", None)
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
 
 
 def model_from_json(data: Any) -> Model:

@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -123,14 +124,18 @@ class PartySite:
                 f"than {str(self.folder / CARD)!r}"
             )
 
-    def sign(self, consortium: Consortium) -> None:
-        """Agree: keep the file, and this party's signature of it."""
+    def may_sign(self, consortium: Consortium) -> None:
+        """An error where this party cannot agree to that file."""
         if (self.folder / JOURNAL).exists():
             raise SordinoError(
                 f"{self.name!r} has begun a run already; make a new folder for another one"
             )
         self._check(consortium)
         model_from_json(consortium.model)  # what cannot be trained here is not agreed to
+
+    def sign(self, consortium: Consortium) -> None:
+        """Agree: keep the file, and this party's signature of it."""
+        self.may_sign(consortium)
         signature = consortium.sign(self._text(KEY))
         consortium.save(self.folder / CONSORTIUM)
         write_atomically(self.folder / SIGNATURE, signature + "\n")
@@ -151,6 +156,7 @@ class PartySite:
         store: KeyStore | None = None,
         ledger: Ledger | str | Path | None = None,
         dataset: str | None = None,
+        known_by: Any = None,
         join_timeout: float | None = None,
         watcher: Watcher | None = None,
         watch: Callable[[str, bytes], None] | None = None,
@@ -161,23 +167,37 @@ class PartySite:
           data: this party's arrays.
           store: where the seal is kept.
           ledger, dataset: what pays for the run, before the first turn.
+          known_by: what the ledger knows the data set by, if not by the arrays: the table they are from.
           join_timeout: seconds to wait for the others at first.
           watcher: is told about progress.
           watch: sees what is received, for tests.
         """
         consortium, model = self.consortium, self.model
         place = consortium.place(self.name)
-        account = Account.of(ledger, dataset, data)
+        account = Account.of(ledger, dataset, data if known_by is None else known_by)
         journal = self.journal(store)
         try:
             learner = Learner(
                 consortium.terms, place, model.loss, model.params, data, key=journal.key
             )
+            source = model.source or ""
             journal.bind(
                 code_digest().encode(),
+                _versions().encode(),
                 json.dumps(consortium.model, sort_keys=True).encode(),
-                *(np.ascontiguousarray(leaf).tobytes() for leaf in jax.tree.leaves(data)),
+                source.encode(),
+                learner.digest().encode(),
+                *(part for leaf in jax.tree.leaves(data) for part in _bytes_of(leaf)),
             )
+            facts = {
+                **consortium.facts(self.signature),
+                "start": learner.digest(),
+                "source": source,
+            }
+            run = journal.key.identity
+            if account is not None and run not in {r.run for r in account.ledger.reservations()}:
+                # Before the others have come in vain; charged is it when they are here.
+                account.ledger.check(account.dataset, consortium.terms)
             private = (self.folder / PAD_KEY).read_bytes()
             opened = engine_of(
                 consortium,
@@ -191,33 +211,38 @@ class PartySite:
                 star: Star, session: Session, claim: Callable[[int, bytes], None]
             ) -> NoisedSum:
                 if account is not None:
-                    account.charge(consortium.terms, journal.key.identity)
+                    account.charge(consortium.terms, run)
                 return opened(star, session, claim)
 
-            finished = run_party(
-                self.name,
-                learner=learner,
-                journal=journal,
-                join=lambda: Star.join(
-                    consortium.roster,
+            try:
+                finished = run_party(
                     self.name,
-                    self.folder / CERTIFICATE,
-                    self.folder / KEY,
-                    timeout=consortium.timeout,
-                    join_timeout=join_timeout,
-                    watch=watch,
-                ),
-                private_key=private,
-                facts=consortium.facts(self.signature),
-                open_engine=charged,
-                check=self._keep_signature,
-                watcher=watcher,
-            )
-            if account is not None:
-                account.close(journal.key.identity)
+                    learner=learner,
+                    journal=journal,
+                    join=lambda: Star.join(
+                        consortium.roster,
+                        self.name,
+                        self.folder / CERTIFICATE,
+                        self.folder / KEY,
+                        timeout=consortium.timeout,
+                        join_timeout=join_timeout,
+                        watch=watch,
+                    ),
+                    private_key=private,
+                    facts=facts,
+                    open_engine=charged,
+                    check=self._keep_signature,
+                    watcher=watcher,
+                )
+            finally:
+                # Also where the others were gone before they could be asked for theirs.
+                if learner.finished:
+                    write_atomically(self.folder / MODEL, self.saved(learner.params))
+                    if account is not None:
+                        account.charge(consortium.terms, run)
+                        account.close(run)
         finally:
             journal.close()
-        write_atomically(self.folder / MODEL, self.saved(finished.params))
         return finished
 
     def saved(self, params: Any) -> bytes:
@@ -241,3 +266,13 @@ class PartySite:
             raise SordinoError(
                 f"cannot read {str(self.folder / name)!r}: {error.strerror or error}"
             ) from None
+
+
+def _versions() -> str:
+    """Of what batches and sums are computed with: another version may draw or round otherwise."""
+    return "/".join(version(name) for name in ("numpy", "jax", "jaxlib"))
+
+
+def _bytes_of(leaf: Any) -> tuple[bytes, bytes]:
+    array = np.ascontiguousarray(leaf)
+    return f"{array.dtype.str}{array.shape}".encode(), array.tobytes()
