@@ -254,6 +254,14 @@ def _bytes_sent(descriptor: int) -> int:
     return int.from_bytes(info[_SENT[0] : _SENT[1]], "little") if len(info) >= _SENT[1] else 0
 
 
+def _told(error: BaseException) -> str:
+    """What went wrong; where SPU's own network did, in words instead of its log's."""
+    text = f"{type(error).__name__}: {error}"
+    if "channel" in text or "yacl" in text:
+        return "the connection to another node ended: its party is gone, or cannot be reached"
+    return text[:2000]
+
+
 def main() -> None:
     """Answer requests until stdin ends."""
     # Libraries print; answers must not be among what they print.
@@ -284,7 +292,7 @@ def main() -> None:
             else:
                 raise ValueError("not open")
         except Exception as error:  # whatever it is, the other side has to know
-            answer, result = {"ok": False, "reason": f"{type(error).__name__}: {error}"[:2000]}, b""
+            answer, result = {"ok": False, "reason": _told(error)}, b""
         write_frame(answers, answer, result)
 
 
