@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-WORTH = {"equinox_mlp": 0.8, "federated": 0.65, "flax_cnn": 0.75, "own_loop": 0.9}
+WORTH = {"equinox_mlp": 0.8, "federated": 0.65, "flax_cnn": 0.75, "own_loop": 0.9, "parties": 0.8}
 
 
 def test_every_example_is_run() -> None:
