@@ -55,6 +55,7 @@ def without_noise(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Plan, "noise_stds", lambda self: planned(self) * np.float32(1e-6))
 
 
+@pytest.mark.slow
 def test_false_alarms_are_as_rare_as_stated() -> None:
     """The worst case that the claim allows: every canary told with exactly the claimed mu.
 

@@ -207,6 +207,7 @@ def test_compare_some() -> None:
     assert "dp-gd" not in result.stdout
 
 
+@pytest.mark.slow
 def test_compare_as_json_at_one_adjacency() -> None:
     found = json.loads(run(*COMPARE, "--adjacency", "replace-one", "--json").stdout)
     assert found["adjacency"] == "replace-one"

@@ -341,6 +341,7 @@ def test_join_asks_the_ledger_before_the_others_come(parties: Path) -> None:
     assert "rich" in said
 
 
+@pytest.mark.slow
 def test_parties_that_signed_different_files_part(parties: Path) -> None:
     """Two real ends of a connection: this process, and one of its own."""
     pair = ("north", "south")
@@ -358,6 +359,7 @@ def test_parties_that_signed_different_files_part(parties: Path) -> None:
     assert not settled_by("north")
 
 
+@pytest.mark.slow
 def test_a_killed_party_stops_all_and_all_go_on(parties: Path) -> None:
     steps = 120
     found = agreed(steps=steps, timeout=15)

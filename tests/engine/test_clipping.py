@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -66,8 +67,16 @@ def contribution(
     return [np.asarray(part, np.float64) for part in (total if made.channels > 1 else (total,))]
 
 
-@pytest.mark.parametrize("made", CONTRIBUTIONS, ids=lambda made: made.kind)
-@pytest.mark.parametrize("name", LOSSES)
+def cases() -> Iterator[Any]:
+    """Every contribution with one loss, and all losses with one contribution; the rest takes long."""
+    for made in CONTRIBUTIONS:
+        for name in LOSSES:
+            short = name == "softmax" or made is CONTRIBUTIONS[0]
+            marks = () if short else (pytest.mark.slow,)
+            yield pytest.param(name, made, id=f"{name}-{made.kind}", marks=marks)
+
+
+@pytest.mark.parametrize(("name", "made"), list(cases()))
 @settings(max_examples=10, deadline=None)
 @given(
     x=hnp.arrays(np.float32, 4, elements=hostile),
@@ -90,8 +99,7 @@ def test_norm_of_one_contribution(
             assert np.linalg.norm(value) <= bound
 
 
-@pytest.mark.parametrize("made", CONTRIBUTIONS, ids=lambda made: made.kind)
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(("name", "made"), list(cases()))
 def test_closed_form_is_vmap(name: str, made: Contribution) -> None:
     loss = LOSSES[name]
     rng = np.random.default_rng(0)

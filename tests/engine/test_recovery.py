@@ -142,6 +142,7 @@ def entries(folder: Path) -> list[Any]:
     return [*told, held.state, held.run]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["dp-ftrl"])
 def test_killed_runs_end_as_if_nothing_had_happened(tmp_path: Path, recipe: str) -> None:
     check(tmp_path, recipe, kills=5, seed=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -62,21 +63,30 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize(
-    ("recipe", "options"),
-    [
-        ("dp-gd", {}),
-        ("dp-sgd", {"sampling": "fixed"}),
-        ("dp-sgd", {"sampling": "fixed", "momentum": 0.5, "lr_schedule": "linear"}),
-        ("dp-sgd", {"sampling": "fixed", "order_seed": None, "radius": 0.3}),
-        ("dp-memf", {"average": 0.5}),
-        ("dp-ftrl", {}),
-        ("dp-nsgd", {"mechanism": "tree"}),
-        ("dp-nsgd", {"mechanism": "blt"}),
-        *[("dp-memf", {"mechanism": name}) for name in MECHANISMS],
-    ],
-)
+RUNS: list[tuple[str, dict[str, Any]]] = [
+    ("dp-gd", {}),
+    ("dp-sgd", {"sampling": "fixed"}),
+    ("dp-sgd", {"sampling": "fixed", "momentum": 0.5, "lr_schedule": "linear"}),
+    ("dp-sgd", {"sampling": "fixed", "order_seed": None, "radius": 0.3}),
+    ("dp-memf", {"average": 0.5}),
+    ("dp-ftrl", {}),
+    ("dp-nsgd", {"mechanism": "tree"}),
+    ("dp-nsgd", {"mechanism": "blt"}),
+    *[("dp-memf", {"mechanism": name}) for name in MECHANISMS],
+]
+
+
+def cases() -> Iterator[Any]:
+    """Everything with one problem, and all problems with some; the rest takes long."""
+    for i, (recipe, options) in enumerate(RUNS):
+        for problem in PROBLEMS:
+            short = problem == "softmax" or i in (1, 6)
+            marks = () if short else (pytest.mark.slow,)
+            name = f"{recipe}-{i}-{problem}"
+            yield pytest.param(problem, recipe, options, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(("problem", "recipe", "options"), list(cases()))
 def test_without_noise_it_is_the_plain_loop(
     problem: str, recipe: str, options: dict[str, Any]
 ) -> None:

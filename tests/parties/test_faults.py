@@ -114,8 +114,8 @@ def survives(
 
 
 def test_parties_killed_while_they_sum(tmp_path: Path, zygote: Zygote) -> None:
-    total, _ = survives(tmp_path, zygote, 6, 1, early=0.0, span=0.6, steps=300, pause=0.004)
-    assert total == 6
+    total, _ = survives(tmp_path, zygote, 3, 1, early=0.0, span=0.6, steps=150, pause=0.004)
+    assert total == 3
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ into it. The file has no scripts and asks no other place for anything.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -252,8 +253,10 @@ def _tradeoff(guarantee: Guarantee) -> str:
     rows = "".join(
         f"<tr{_mark(delta == guarantee.delta_hint)}>"
         f'<td class="number">{delta:g}</td>'
-        f'<td class="number">{rounded_up(guarantee.epsilon(delta))}</td></tr>'
+        f'<td class="number">{rounded_up(epsilon)}</td></tr>'
         for delta in reversed(deltas)
+        # Below what the noise differs from exact noise by, nothing is promised.
+        if math.isfinite(epsilon := guarantee.epsilon(delta))
     )
     change = ADJACENCIES[guarantee.adjacency].format(unit=guarantee.unit)
     return (

@@ -27,15 +27,13 @@ from sordino.errors import SordinoError, one_line
 from sordino.parties.consortium import Consortium
 from sordino.parties.journal import TurnRecord
 from sordino.parties.terms import assumption_sentence
-from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.guarantee import rounded_up
 from sordino.report import plots
 from sordino.report.html import (
-    _DELTAS,
     _POLICY,
     _figure,
     _glossary,
     _list,
-    _mark,
     _meaning,
     _notes,
     _plan,
@@ -160,7 +158,7 @@ def render_parties_report(
         _scores(history),
         _cost(consortium, turns, own),
         _plan(terms.plan),
-        _curve(terms.guarantee),
+        _tradeoff(terms.guarantee),
         _glossary(),
         "</main>",
         f"<footer><p>Sordino {escape(__version__)} · consortium <code>{consortium.digest}</code> · "
@@ -368,26 +366,6 @@ def cost_figure(turns: Turns) -> Figure:
     if turns.lost:
         _legend(figure, left)
     return figure
-
-
-def _curve(guarantee: Guarantee) -> str:
-    """Epsilon and delta; none below the deltas that the noise is exact enough for."""
-    if all(math.isfinite(guarantee.epsilon(delta)) for delta in plots.tradeoff_deltas(guarantee)):
-        return _tradeoff(guarantee)
-    rows = "".join(
-        f'<tr{_mark(delta == guarantee.delta_hint)}><td class="number">{delta:g}</td>'
-        f'<td class="number">{rounded_up(epsilon)}</td></tr>'
-        for delta in sorted({*_DELTAS, guarantee.delta_hint or _DELTAS[0]}, reverse=True)
-        if math.isfinite(epsilon := guarantee.epsilon(delta))
-    )
-    return (
-        "<section><h2>Epsilon and delta</h2><p>Every line holds. For smaller deltas nothing is said: "
-        f"the noise is exact up to a total variation of {rounded_up(guarantee.distance, 2)}.</p>"
-        '<div class="scroll"><table class="narrow"><thead><tr>'
-        '<th scope="col" class="number">delta</th>'
-        '<th scope="col" class="number">epsilon (rounded up)</th></tr></thead>'
-        f"<tbody>{rows}</tbody></table></div></section>"
-    )
 
 
 def _time(seconds: float) -> str:

@@ -372,7 +372,9 @@ class Star:
           SordinoError: if somebody is missing at the end of the time, or is not who it should be.
         """
         require_positive("timeout", timeout)
-        deadline = time.monotonic() + (timeout if join_timeout is None else join_timeout)
+        patience = timeout if join_timeout is None else join_timeout
+        # The first party gives up a little earlier, so that it can tell the others who is missing.
+        deadline = time.monotonic() + patience * (0.8 if name == roster.hub else 1.0)
         context = _context(roster, name, Path(certificate), Path(key), server=name == roster.hub)
         if name == roster.hub:
             links = _gather(roster, context, deadline, listener)
