@@ -124,7 +124,13 @@ def test_optax_optimizers_are_used_as_they_are() -> None:
     np.testing.assert_allclose(found.params, w, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("sampling", ["poisson", "without-replacement", "reshuffled"])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        "poisson",
+        *(pytest.param(s, marks=pytest.mark.slow) for s in ("without-replacement", "reshuffled")),
+    ],
+)
 def test_random_batches_train_the_same_model_as_a_loop_over_them(sampling: str) -> None:
     from sordino.engine.batches import batch_indices
     from sordino.engine.keys import RunKey

@@ -430,7 +430,18 @@ def test_public_data_gives_the_history() -> None:
         model.fit(X, y, public=3)
 
 
-@pytest.mark.parametrize("method", [name for name, recipe in RECIPES.items() if recipe.private])
+# The others take long; `tests/test_recipes.py` trains with each of them.
+SHORT = ("dp-gd", "dp-sgd", "dp-memf", "dp-agd")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=() if name in SHORT else pytest.mark.slow)
+        for name, recipe in RECIPES.items()
+        if recipe.private
+    ],
+)
 def test_every_recipe_is_a_method(method: str) -> None:
     """With no settings at all, on an easy problem: better than 85 %."""
     rng = np.random.default_rng(1)
