@@ -34,6 +34,7 @@ FLOORS: list[set[str]] = [
     {"datasets"},
     {"sites"},
     {"report"},
+    {"bench"},
     {"cli"},
 ]
 # Lazy, on purpose: `Plan.plot` and `python -m sordino` reach up when they are called.

@@ -1,5 +1,5 @@
 """The command line: ``sordino plan``, ``recipes``, ``train``, ``predict``, ``demo``,
-``calibration``, ``audit``, ``ledger``, ``federated``, ``party``.
+``calibration``, ``bench``, ``audit``, ``ledger``, ``federated``, ``party``.
 
 Heavy imports happen inside the commands, so that ``sordino --help`` answers at once. Bad input ends
 in one line on standard error and exit code 2; Ctrl-C in exit code 130.
@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 
 from sordino._version import __version__
 from sordino.cli.audit import app as audit
+from sordino.cli.bench import bench
 from sordino.cli.calibration import calibration
 from sordino.cli.console import err, say_error, spoken_warnings
 from sordino.cli.demo import demo
@@ -66,7 +67,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, recipes, train, predict, demo, calibration):
+for command in (plan, recipes, train, predict, demo, calibration, bench):
     app.command()(command)
 app.add_typer(audit, name="audit")
 app.add_typer(ledger, name="ledger")

@@ -1,0 +1,155 @@
+"""Cells: the parts of an experiment that are run and stored one by one.
+
+A cell is one contender on one population with one budget, over a group of seeds. Its key is a hash
+of all that its figures follow from: the cell itself, the version, and the code that plans and trains.
+Plans are pure functions of these, so a cell with the same key has the same plan hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sordino import _version
+from sordino.bench.experiment import Budget, Contender, Experiment, Population, Tuning
+
+# What figures follow from, besides the modules of this room that `_OWN` names.
+_ROOMS = (
+    "privacy",
+    "streams",
+    "mechanisms",
+    "schedules",
+    "updates",
+    "engine",
+    "datasets",
+    "losses.py",
+    "population.py",
+    "accounting.py",
+    "recipes.py",
+    "planning.py",
+)
+_OWN = ("data.py", "running.py", "scores.py", "seeds.py")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One contender, population, budget and group of seeds of an experiment."""
+
+    experiment: str
+    population: Population
+    budget: Budget | None
+    contender: str
+    recipe: str
+    settings: dict[str, Any]
+    seeds: tuple[int, int]  # the first one, and how many
+
+    @property
+    def key(self) -> str:
+        """Of everything that the cell's figures follow from."""
+        return _hash([asdict(self), _version.__version__, figures_digest()])
+
+    @property
+    def name(self) -> str:
+        budget = "" if self.budget is None else f", {self.budget}"
+        return f"{self.experiment}: {self.contender}, {self.population.name}{budget}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The grid of one contender on one population and budget, to be scored on public rows."""
+
+    experiment: str
+    population: Population
+    budget: Budget | None
+    contender: str
+    recipe: str
+    settings: dict[str, Any]
+    candidates: tuple[dict[str, Any], ...]
+    tuning: Tuning
+    measure: str
+
+    @property
+    def key(self) -> str:
+        return _hash([asdict(self), _version.__version__, figures_digest()])
+
+    @property
+    def name(self) -> str:
+        budget = "" if self.budget is None else f", {self.budget}"
+        return f"{self.experiment}: choosing {self.contender}, {self.population.name}{budget}"
+
+
+def cells_of(experiment: Experiment, *, quick: bool) -> list[Cell]:
+    """All cells of an experiment, population by population."""
+    count = experiment.quick_seeds if quick else experiment.seeds
+    return [
+        Cell(
+            experiment=experiment.name,
+            population=_slim(population),
+            budget=budget,
+            contender=contender.label,
+            recipe=contender.recipe,
+            settings=experiment.settings_of(contender, population.name, budget),
+            seeds=(experiment.first_seed, count),
+        )
+        for population, budget, contender in _pairs(experiment)
+        if contender.quick or not quick
+    ]
+
+
+def trials_of(experiment: Experiment) -> list[Trial]:
+    """All grids of an experiment."""
+    return [
+        Trial(
+            experiment=experiment.name,
+            population=_slim(population),
+            budget=budget,
+            contender=contender.label,
+            recipe=contender.recipe,
+            settings=contender.settings_on(population.name),
+            candidates=tuple(contender.candidates()),
+            tuning=experiment.tuning,
+            measure=experiment.headline,
+        )
+        for population, budget, contender in _pairs(experiment)
+        if contender.grid
+    ]
+
+
+def _pairs(experiment: Experiment) -> Iterator[tuple[Population, Budget | None, Contender]]:
+    for population in experiment.populations:
+        for contender in experiment.contenders:
+            if contender.populations and population.name not in contender.populations:
+                continue
+            if not contender.private:
+                yield population, None, contender
+                continue
+            for budget in population.budgets:
+                adjacency = contender.adjacency or budget.adjacency
+                yield population, Budget(budget.epsilon, budget.delta, adjacency), contender
+
+
+def _slim(population: Population) -> Population:
+    """Without what does not bear on figures: the text, and the other budgets."""
+    return replace(population, budgets=(), note="")
+
+
+def _hash(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+@cache
+def figures_digest() -> str:
+    """Of the code that plans, trains and scores."""
+    root = Path(__file__).parent.parent
+    total = hashlib.sha256()
+    own = [Path(__file__).with_name(name) for name in _OWN]
+    for place in [*(root / room for room in _ROOMS), *own]:
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            total.update(path.read_bytes())
+    return total.hexdigest()

@@ -1,0 +1,180 @@
+"""The rows of a population: read, prepared record by record, and the part of them that is public."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter
+
+from sordino.bench.experiment import Population, Tuning
+from sordino.datasets import Split, load_a9a, load_cifar10, load_ijcnn1, load_mnist
+from sordino.datasets.published import Rows
+from sordino.errors import SordinoError, known_fields, require_choice, require_positive, shown
+from sordino.losses import LinearLoss, Logistic, NonconvexLogistic, Softmax
+
+Array = NDArray[np.float32]
+# The public rows, and how they are cut into folds, are drawn from this: a constant, not from the data.
+_PUBLIC_SEED = 7
+
+
+@dataclass(frozen=True)
+class RowRule:
+    """How one row becomes the model's input. Nothing here depends on another row.
+
+    Attributes:
+      blur: images are smoothed by a Gaussian of this many pixels, a public linear map; 0 for none.
+      center: a public constant to subtract, one number or one per channel (the last axis), or "own":
+        the row's own mean.
+      norm: rows are scaled to this norm; None leaves them.
+      longest: rows of a greater norm are scaled down to it; None leaves them.
+      bias: a constant column to append, after scaling; 0 for none.
+    """
+
+    blur: float = 0.0
+    center: float | tuple[float, ...] | str = 0.0
+    norm: float | None = None
+    longest: float | None = None
+    bias: float = 0.0
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> RowRule:
+        found = known_fields("rows", given, cls)
+        center = found.get("center", 0.0)
+        if isinstance(center, str):
+            require_choice("center", center, ("own",))
+        elif isinstance(center, list):
+            found["center"] = tuple(float(value) for value in center)
+        for name in ("norm", "longest"):
+            if found.get(name) is not None:
+                require_positive(name, found[name])
+        return cls(**found)
+
+    def __call__(self, X: Array) -> Array:
+        rows = np.array(X, np.float32, copy=True)
+        if self.blur:
+            width = (0, self.blur, self.blur, 0)[: rows.ndim]
+            rows = gaussian_filter(rows, width)
+        if self.center != "own":
+            rows -= np.asarray(self.center, np.float32)
+        rows = rows.reshape(len(rows), -1)
+        if self.center == "own":
+            rows -= rows.mean(axis=1, keepdims=True)
+        if self.norm is not None or self.longest is not None:
+            norms = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+            if self.norm is not None:
+                rows *= self.norm / norms
+            else:
+                rows *= np.minimum(1.0, self.longest / norms)
+        if self.bias:
+            rows = np.hstack([rows, np.full((len(rows), 1), self.bias, np.float32)])
+        return rows
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A population's rows as models take them.
+
+    Attributes:
+      as_published: False where the files were read, but are not the published ones.
+    """
+
+    loss: LinearLoss
+    train: Rows
+    test: Rows
+    as_published: bool = True
+
+    @property
+    def start(self) -> Array:
+        """The parameters that every run starts from."""
+        return np.zeros(self.loss.parameter_shape(self.train[0].shape[1]), np.float32)
+
+    def with_rows(self, count: int) -> Prepared:
+        """The same with so many training rows: the first ones, repeated in turn where they are few."""
+        (X, y), at = self.train, np.arange(count) % len(self.train[1])
+        return replace(self, train=(X[at], y[at]))
+
+
+def prepare(population: Population, folder: str | None) -> Prepared:
+    """Read and prepare a population's rows."""
+    split, as_published = _read(population.data, folder)
+    rule = RowRule.of(population.rows)
+    loss = make_loss(population.loss, len(split.classes))
+    (X, y), (X_test, y_test) = split.train, split.test
+    return Prepared(loss, (rule(X), y), (rule(X_test), y_test), as_published)
+
+
+def public_folds(whole: Prepared, tuning: Tuning) -> list[Prepared]:
+    """Stand-ins for the whole, made of public training rows only; see `Tuning`.
+
+    In each, the rows to score on are one fold of the public part, those to train on the other folds.
+    """
+    X, y = whole.train
+    order = np.random.default_rng(_PUBLIC_SEED).permutation(len(y))
+    public = order[: max(tuning.folds, round(tuning.share * len(y)))]
+    folds = np.array_split(public, tuning.folds)
+    size = min(len(fold) for fold in folds)  # of one shape, so that one program serves all
+    made = []
+    for i, fold in enumerate(folds):
+        others = np.concatenate([other[:size] for j, other in enumerate(folds) if j != i])
+        held = fold[:size]
+        made.append(
+            Prepared(whole.loss, (X[others], y[others]), (X[held], y[held]), whole.as_published)
+        )
+    return made
+
+
+def make_loss(given: Mapping[str, Any], classes: int) -> LinearLoss:
+    """The loss that an experiment names."""
+    options = dict(given)
+    kind = require_choice("loss", options.pop("kind", ""), LOSSES)
+    try:
+        return LOSSES[kind](classes, **options)
+    except TypeError:
+        raise SordinoError(f"the loss {kind!r} has no options {shown(options)}") from None
+
+
+LOSSES: Mapping[str, Callable[..., LinearLoss]] = MappingProxyType(
+    {
+        "logistic": lambda classes: Logistic(),
+        "nonconvex-logistic": lambda classes, lam=1e-3: NonconvexLogistic(lam),
+        "softmax": lambda classes: Softmax(classes),
+    }
+)
+
+
+def _synthetic(folder: str | None, *, verify: bool = True) -> Split:
+    """Two classes of 20 features, from a formula: for trying experiments without any file."""
+    rng = np.random.default_rng(3)
+    weights = rng.normal(size=20)
+    parts = []
+    for count in (4_000, 2_000):
+        X = rng.normal(size=(count, 20)).astype(np.float32) / np.float32(np.sqrt(20))
+        chance = 1 / (1 + np.exp(-4 * X @ weights))
+        parts.append((X, (rng.random(count) < chance).astype(np.int32)))
+    return Split("synthetic", ("0", "1"), *parts)
+
+
+DATA: Mapping[str, Callable[..., Split]] = MappingProxyType(
+    {
+        "a9a": load_a9a,
+        "ijcnn1": load_ijcnn1,
+        "mnist": load_mnist,
+        "cifar10": load_cifar10,
+        "synthetic": _synthetic,
+    }
+)
+
+
+def _read(name: str, folder: str | None) -> tuple[Split, bool]:
+    load = DATA[require_choice("data", name, DATA)]
+    try:
+        return load(folder), True
+    except SordinoError:
+        pass
+    # What is missing or damaged is an error here too; what differs is read, and said to differ.
+    return load(folder, verify=False), False

@@ -1,0 +1,342 @@
+"""What an experiment is, and how it is read from its TOML file.
+
+    name = "a"
+    title = "Non-convex logistic regression"
+    [[populations]]
+    name = "a9a"
+    data = "a9a"
+    loss = { kind = "nonconvex-logistic", lam = 1e-3 }
+    budgets = [{ epsilon = 0.2, delta = 1e-5 }]
+    [[contenders]]
+    label = "dp-gd"
+    recipe = "dp-gd"
+    settings = { steps = 50, clip = 1.0 }
+    grid = { learning_rate = [1.0, 2.0] }
+
+Settings that come from a grid are chosen by ``sordino bench NAME --tune`` on public rows only and
+kept in ``settings/NAME.toml`` beside the experiment.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sordino.bench.measures import MEASURES
+from sordino.errors import (
+    SordinoError,
+    known_fields,
+    nearest,
+    one_line,
+    require_choice,
+    require_count,
+    require_fraction,
+    require_positive,
+    shown,
+)
+from sordino.population import checked_budget
+from sordino.privacy.guarantee import ADJACENCIES
+from sordino.recipes import recipe_named
+
+Settings = Mapping[str, Any]
+SETTINGS_FOLDER = "settings"
+SUFFIX = ".toml"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a private contender may spend."""
+
+    epsilon: float
+    delta: float
+    adjacency: str = "zero-out"
+
+    def __post_init__(self) -> None:
+        checked_budget(self.epsilon, self.delta)
+        require_choice("adjacency", self.adjacency, ADJACENCIES)
+
+    def __str__(self) -> str:
+        return f"epsilon {self.epsilon:g}, delta {self.delta:g}"
+
+
+@dataclass(frozen=True)
+class Population:
+    """A data set, how its rows are prepared, the loss, and the budgets to train it with.
+
+    Attributes:
+      rows: see `sordino.bench.data.RowRule`.
+      unit: a public bound, or a typical value, of the norm of a row. Settings are given for rows of
+        norm 1 and converted: clips are multiples of it, learning rates of its inverse square, lengths
+        of steps of its inverse.
+      note: facts about the preparation that a reader should know.
+    """
+
+    name: str
+    data: str
+    loss: Settings
+    budgets: tuple[Budget, ...]
+    rows: Settings = field(default_factory=dict)
+    unit: float = 1.0
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        require_positive("unit", self.unit)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to train: a recipe with its settings.
+
+    Attributes:
+      settings: arguments of `sordino.plan`; ``batches`` stands for a batch size of so many per epoch.
+      on: settings for single populations, by name.
+      grid: settings to choose from on public rows, each with its candidates.
+      quick: whether it takes part in a quick run.
+      populations: names of those it takes part in; all by default.
+    """
+
+    label: str
+    recipe: str
+    settings: Settings = field(default_factory=dict)
+    on: Mapping[str, Settings] = field(default_factory=dict)
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    quick: bool = True
+    populations: tuple[str, ...] = ()
+    adjacency: str | None = None
+    note: str = ""
+
+    @property
+    def private(self) -> bool:
+        return recipe_named(self.recipe).private
+
+    def settings_on(self, population: str) -> dict[str, Any]:
+        """Settings without those that a grid decides."""
+        return {**self.settings, **self.on.get(population, {})}
+
+    def candidates(self) -> Iterator[dict[str, Any]]:
+        """Every point of the grid."""
+        for values in itertools.product(*self.grid.values()):
+            yield dict(zip(self.grid, values, strict=True))
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A figure of the paper, to stand beside ours."""
+
+    population: str
+    label: str
+    values: Mapping[str, float]
+    epsilon: float | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the best private contender should reach on one population and budget."""
+
+    population: str
+    epsilon: float
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def reached(self, value: float) -> bool:
+        low = self.at_least is None or value >= self.at_least
+        return low and (self.at_most is None or value <= self.at_most)
+
+    def __str__(self) -> str:
+        if self.at_most is not None:
+            return f"at most {self.at_most:g}"
+        return f"at least {self.at_least:g}"
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How settings are chosen: on a public part of the training rows, never on test rows.
+
+    Attributes:
+      share: of the training rows that is declared public.
+      folds: the public part is cut into so many; each is scored once by runs on the others. Such a run
+        has the steps, the batches per epoch and the noise on every mean of the real plan, with as
+        many rows as there are; see `sordino.bench.running.shrunk`.
+      seeds: noise seeds per fold.
+    """
+
+    share: float = 0.1
+    folds: int = 3
+    seeds: int = 2
+
+    def __post_init__(self) -> None:
+        require_fraction("share", self.share)
+        require_count("folds", self.folds, minimum=2)
+        require_count("seeds", self.seeds)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Settings that tuning found for one contender on one population and budget."""
+
+    population: str
+    contender: str
+    settings: Settings
+    epsilon: float | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything about one table.
+
+    Attributes:
+      source: where the printed figures come from.
+      protocol: how settings were chosen, and what else a reader must know to judge the table.
+      measures: columns of the table, by name in `sordino.bench.measures`; the first decides.
+      seeds, quick_seeds: how many noise seeds; they are ``first_seed``, ``first_seed + 1``, ...
+    """
+
+    name: str
+    title: str
+    source: str
+    protocol: str
+    measures: tuple[str, ...]
+    seeds: int
+    quick_seeds: int
+    populations: tuple[Population, ...]
+    contenders: tuple[Contender, ...]
+    printed: tuple[Printed, ...] = ()
+    targets: tuple[Target, ...] = ()
+    tuning: Tuning = field(default_factory=Tuning)
+    chosen: tuple[Chosen, ...] = ()
+    first_seed: int = 1000
+
+    def __post_init__(self) -> None:
+        names = [population.name for population in self.populations]
+        if not self.populations or not self.contenders or not self.measures:
+            raise SordinoError("an experiment needs populations, contenders and measures")
+        for measure in self.measures:
+            require_choice("measure", measure, MEASURES)
+        for count in ("seeds", "quick_seeds"):
+            require_count(count, getattr(self, count))
+        named = [one.population for one in self.printed]
+        named += [one.population for one in self.targets]
+        named += [one.population for one in self.chosen]
+        named += [name for one in self.contenders for name in (*one.populations, *one.on)]
+        for name in named:
+            require_choice("population", name, names)
+        labels = [contender.label for contender in self.contenders]
+        for listed in (names, labels):
+            if len(set(listed)) != len(listed):
+                raise SordinoError(f"each name may be used once, got {', '.join(listed)}")
+
+    @property
+    def headline(self) -> str:
+        """The measure that decides."""
+        return self.measures[0]
+
+    def settings_of(
+        self, contender: Contender, population: str, budget: Budget | None
+    ) -> dict[str, Any]:
+        """All settings of a contender, those that tuning found among them."""
+        given = contender.settings_on(population)
+        if not contender.grid:
+            return given
+        epsilon = None if budget is None else budget.epsilon
+        for one in self.chosen:
+            if (one.population, one.contender, one.epsilon) == (
+                population,
+                contender.label,
+                epsilon,
+            ):
+                return {**given, **one.settings}
+        raise SordinoError(
+            f"the settings of {contender.label!r} on {population} are not chosen yet; run "
+            f"`sordino bench {self.name} --tune`"
+        )
+
+
+def read_experiment(path: Path) -> Experiment:
+    """The experiment in a TOML file, with the settings that lie beside it."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        beside = settings_path(path)
+        if beside.is_file():
+            found = tomllib.loads(beside.read_text(encoding="utf-8"))
+            data["chosen"] = found.get("chosen", [])
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SordinoError(f"{str(path)!r} is not valid TOML: {one_line(error)}") from None
+    try:
+        return _experiment(data)
+    except SordinoError as error:
+        raise SordinoError(f"in {str(path)!r}: {error}") from None
+
+
+def settings_path(path: Path) -> Path:
+    """Where the chosen settings of the experiment at `path` lie."""
+    return path.parent / SETTINGS_FOLDER / path.name
+
+
+def find_experiments(folder: Path) -> dict[str, Path]:
+    """The experiments of a folder, by name."""
+    return {path.stem: path for path in sorted(folder.glob(f"*{SUFFIX}"))}
+
+
+def named_experiments(names: list[str], folder: Path | None) -> list[Path]:
+    """The files of the named experiments (names in `folder`, or paths); all of them for no name."""
+    known = {} if folder is None else find_experiments(folder)
+    if not names:
+        if not known:
+            raise SordinoError(
+                "there is no folder benchmarks/experiments here; name an experiment's file, or run "
+                "this in a checkout of Sordino"
+            )
+        return list(known.values())
+    found = []
+    for name in names:
+        if name in known:
+            found.append(known[name])
+        elif name.endswith(SUFFIX) and Path(name).is_file():
+            found.append(Path(name))
+        else:
+            raise SordinoError(f"there is no experiment {shown(name)}{nearest(name, known)}")
+    return found
+
+
+def _experiment(data: dict[str, Any]) -> Experiment:
+    parts: dict[str, Callable[[Any], Any]] = {
+        "populations": _population,
+        "contenders": _contender,
+        "printed": partial(_made, Printed, "a printed figure"),
+        "targets": partial(_made, Target, "a target"),
+        "chosen": partial(_made, Chosen, "a chosen setting"),
+    }
+    for name, read in parts.items():
+        if name in data:
+            if not isinstance(data[name], list):
+                raise SordinoError(f"{name} must be a list of tables, got {shown(data[name])}")
+            data[name] = tuple(read(one) for one in data[name])
+    if "tuning" in data:
+        data["tuning"] = _made(Tuning, "tuning", data["tuning"])
+    if "measures" in data:
+        data["measures"] = tuple(data["measures"])
+    return Experiment(**known_fields("an experiment", data, Experiment))
+
+
+def _population(data: Any) -> Population:
+    given = known_fields("a population", data, Population)
+    given["budgets"] = tuple(_made(Budget, "a budget", one) for one in given["budgets"])
+    return Population(**given)
+
+
+def _contender(data: Any) -> Contender:
+    given = known_fields("a contender", data, Contender)
+    recipe_named(given["recipe"])
+    given["grid"] = {name: tuple(values) for name, values in given.get("grid", {}).items()}
+    given["populations"] = tuple(given.get("populations", ()))
+    return Contender(**given)
+
+
+def _made(cls: type, what: str, data: Any) -> Any:
+    return cls(**known_fields(what, data, cls))

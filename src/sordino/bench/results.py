@@ -1,0 +1,166 @@
+"""What the finished cells of an experiment say together: means, intervals, and a Parquet file."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student
+
+from sordino._files import write_atomically
+from sordino.bench.experiment import Budget, Experiment, Population
+from sordino.bench.measures import MEASURES
+from sordino.errors import MissingExtraError
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds with half of its 95 % confidence interval (Student's t), and the spread."""
+
+    mean: float
+    half: float
+    std: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Estimate:
+        count = len(values)
+        mean = float(np.mean(values))
+        if count < 2:
+            return cls(mean, math.nan, math.nan)
+        std = float(np.std(values, ddof=1))
+        quantile = float(student.ppf((1 + CONFIDENCE) / 2, count - 1))
+        return cls(mean, quantile * std / math.sqrt(count), std)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One contender on one population and budget."""
+
+    population: str
+    epsilon: float | None
+    contender: str
+    recipe: str
+    adjacency: str | None
+    settings: Mapping[str, Any]
+    estimates: Mapping[str, Estimate]
+    plan_hash: str
+    guarantee: str
+    seeds: int
+    cpu_seconds: float
+    as_published: bool
+
+    @property
+    def private(self) -> bool:
+        return self.epsilon is not None
+
+
+@dataclass(frozen=True)
+class Results:
+    """An experiment and its finished cells."""
+
+    experiment: Experiment
+    parts: tuple[dict[str, Any], ...]
+    quick: bool = False
+
+    def lines(self) -> list[Line]:
+        return [_line(part) for part in self.parts]
+
+    def table(self, population: Population, budget: Budget) -> list[Line]:
+        """The lines of one table, best first; what is not private stands in all of them."""
+        headline = self.experiment.headline
+        sign = 1 if MEASURES[headline].lower else -1
+        chosen = [
+            line
+            for line in self.lines()
+            if line.population == population.name and line.epsilon in (None, budget.epsilon)
+        ]
+        return sorted(
+            chosen, key=lambda line: sign * _sortable(line.estimates[headline].mean, sign)
+        )
+
+    def machines(self) -> list[dict[str, Any]]:
+        """The machines that the cells ran on, each once."""
+        found = {
+            json.dumps(part["machine"], sort_keys=True): part["machine"] for part in self.parts
+        }
+        return [found[text] for text in sorted(found)]
+
+    def write_parquet(self, path: Path) -> None:
+        """One row per run, with all that it was made from."""
+        pyarrow, parquet = import_pyarrow()
+        buffer = io.BytesIO()
+        rows = [row for part in self.parts for row in _rows(part)]
+        parquet.write_table(pyarrow.Table.from_pylist(rows), buffer)
+        write_atomically(path, buffer.getvalue())
+
+
+def import_pyarrow() -> tuple[Any, Any]:
+    """pyarrow and its Parquet module, or an error that says how to get them."""
+    try:
+        import pyarrow
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise MissingExtraError(
+            "results are kept as Parquet, which needs pyarrow; install it with: "
+            "pip install 'sordino[parquet]'"
+        ) from None
+    return pyarrow, parquet
+
+
+def _sortable(value: float, sign: int) -> float:
+    return value if math.isfinite(value) else sign * math.inf
+
+
+def _line(part: Mapping[str, Any]) -> Line:
+    cell, runs = part["cell"], part["runs"]
+    budget = cell["budget"] or {}
+    names = [name for name in runs[0] if name in MEASURES]
+    return Line(
+        population=cell["population"]["name"],
+        epsilon=budget.get("epsilon"),
+        contender=cell["contender"],
+        recipe=cell["recipe"],
+        adjacency=budget.get("adjacency"),
+        settings=cell["settings"],
+        estimates={name: Estimate.of([run[name] for run in runs]) for name in names},
+        plan_hash=part["plan_hash"],
+        guarantee=part["guarantee"],
+        seeds=len(runs),
+        cpu_seconds=part["cpu_seconds_per_run"],
+        as_published=part["as_published"],
+    )
+
+
+def _rows(part: Mapping[str, Any]) -> list[dict[str, Any]]:
+    cell = part["cell"]
+    budget = cell["budget"] or {}
+    shared = {
+        "experiment": cell["experiment"],
+        "population": cell["population"]["name"],
+        "contender": cell["contender"],
+        "recipe": cell["recipe"],
+        "epsilon": budget.get("epsilon"),
+        "delta": budget.get("delta"),
+        "adjacency": budget.get("adjacency"),
+        "settings": json.dumps(cell["settings"], sort_keys=True),
+        "loss": json.dumps(cell["population"]["loss"], sort_keys=True),
+        "rows": json.dumps(cell["population"]["rows"], sort_keys=True),
+        "plan_hash": part["plan_hash"],
+        "guarantee": part["guarantee"],
+        "steps": part["steps"],
+        "as_published": part["as_published"],
+        "cell": part["key"],
+        "machine": json.dumps(part["machine"], sort_keys=True),
+        **{name: value for name, value in part.items() if name.endswith("_per_run")},
+        **{name: value for name, value in part.items() if name.endswith("_cpu_seconds")},
+        "runs_together": part["runs_together"],
+    }
+    return [{**shared, **run} for run in part["runs"]]

@@ -1,0 +1,153 @@
+"""Run experiments: what is finished is skipped, the rest goes to the workers, then all is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino._files import write_atomically
+from sordino.bench.cells import Cell, Trial, cells_of, trials_of
+from sordino.bench.experiment import Experiment, read_experiment, settings_path
+from sordino.bench.results import Results, import_pyarrow
+from sordino.bench.store import Store
+from sordino.bench.workers import run_all
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Called with what there is to do, and with every piece that is done."""
+
+    begin: Callable[[int, int], None]
+    done: Callable[[str], None]
+
+
+def run_experiments(
+    paths: list[Path],
+    *,
+    quick: bool,
+    data: str | None,
+    out: Path,
+    jobs: int,
+    progress: Progress,
+) -> list[Results]:
+    """Run what is not finished, write every experiment's files, and return what they say."""
+    import_pyarrow()  # found missing now, not after an hour
+    experiments = [read_experiment(path) for path in paths]
+    cells = {e.name: cells_of(e, quick=quick) for e in experiments}
+    store = Store(out)
+    _run(
+        [cell for group in cells.values() for cell in group],
+        store,
+        data=data,
+        jobs=jobs,
+        progress=progress,
+    )
+    found = []
+    for experiment in experiments:
+        parts = [_stored(store, cell) for cell in cells[experiment.name]]
+        results = Results(experiment, tuple(parts), quick)
+        write_results(results, out)
+        found.append(results)
+    return found
+
+
+def tune_experiments(
+    paths: list[Path], *, data: str | None, out: Path, jobs: int, progress: Progress
+) -> list[Path]:
+    """Choose all settings that are left to grids, and write them beside the experiments."""
+    experiments = {path: read_experiment(path) for path in paths}
+    trials = {path: trials_of(experiment) for path, experiment in experiments.items()}
+    store = Store(out)
+    _run(
+        [trial for group in trials.values() for trial in group],
+        store,
+        data=data,
+        jobs=jobs,
+        progress=progress,
+    )
+    written = []
+    for path, group in trials.items():
+        if not group:
+            continue
+        target = settings_path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        chosen = [_stored(store, trial)["chosen"] for trial in group]
+        write_atomically(target, _settings_text(experiments[path], chosen))
+        written.append(target)
+    return written
+
+
+def write_results(results: Results, out: Path) -> None:
+    """The experiment's Parquet file, page, times and figure."""
+    from sordino.bench.figure import result_figure
+    from sordino.bench.page import page, times_page
+
+    name = results.experiment.name
+    out.mkdir(parents=True, exist_ok=True)
+    results.write_parquet(out / f"{name}.parquet")
+    write_atomically(out / f"{name}.md", page(results))
+    write_atomically(out / f"{name}-times.md", times_page(results))
+    figure = result_figure(results)
+    for kind in ("svg", "png"):
+        write_atomically(out / f"{name}.{kind}", _drawn(figure, kind))
+
+
+def _drawn(figure: Any, kind: str) -> bytes:
+    """The picture, without the date and the version of what drew it."""
+    import io
+
+    from matplotlib import rc_context
+
+    fields = ("Creator", "Date", "Format", "Type") if kind == "svg" else ("Software",)
+    buffer = io.BytesIO()
+    with rc_context({"svg.fonttype": "path", "svg.hashsalt": "sordino"}):
+        figure.savefig(buffer, format=kind, metadata=dict.fromkeys(fields), facecolor="white")
+    return buffer.getvalue()
+
+
+def _run(
+    work: list[Cell | Trial] | list[Cell] | list[Trial],
+    store: Store,
+    *,
+    data: str | None,
+    jobs: int,
+    progress: Progress,
+) -> None:
+    left = [piece for piece in work if store.read(piece) is None]
+    progress.begin(len(work), len(work) - len(left))
+    for piece in run_all(left, data=data, out=store.folder, jobs=jobs):
+        progress.done(piece.name)
+
+
+def _stored(store: Store, piece: Cell | Trial) -> dict[str, Any]:
+    found = store.read(piece)
+    assert found is not None, piece.name
+    return found
+
+
+def _settings_text(experiment: Experiment, chosen: list[Mapping[str, Any]]) -> str:
+    lines = [
+        f"# Chosen by `sordino bench {experiment.name} --tune` on public rows only; see `protocol` in "
+        "the experiment.",
+        "# `score` is the mean of the first measure over the public folds.",
+    ]
+    for one in chosen:
+        lines += ["", "[[chosen]]"]
+        lines += [f"{name} = {_toml(value)}" for name, value in one.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{name} = {_toml(item)}" for name, item in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.10g}" if value != int(value) else f"{value:.1f}"
+    if isinstance(value, int):
+        return str(value)
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
