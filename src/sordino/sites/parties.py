@@ -211,7 +211,12 @@ class PartySite:
                 star: Star, session: Session, claim: Callable[[int, bytes], None]
             ) -> NoisedSum:
                 if account is not None:
-                    account.charge(consortium.terms, run)
+                    try:
+                        account.charge(consortium.terms, run)
+                    except SordinoError:
+                        # What its ledger says of its data sets is not for the others.
+                        star.give_up("its own budget does not pay for this run")
+                        raise
                 return opened(star, session, claim)
 
             try:
