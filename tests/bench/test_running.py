@@ -75,7 +75,6 @@ def test_a_cell_says_all_about_its_figures(tmp_path: Path) -> None:
     assert found["runs"][0]["passes"] == 10
     assert found["plan_hash"] == make_plan("dp-gd", BUDGET, cell.settings, 4000).hash
     assert "(1, 1e-05)-differential privacy" in found["guarantee"]
-    assert {"processor", "cores", "python", "jax", "numpy", "sordino"} <= set(found["machine"])
     assert run_cell(cell, None)["runs"] == found["runs"]
 
 

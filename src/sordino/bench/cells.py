@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -17,8 +17,9 @@ from typing import Any
 
 from sordino import _version
 from sordino.bench.experiment import Budget, Contender, Experiment, Population, Tuning
+from sordino.bench.tasks import TASKS
 
-# What figures follow from, besides the modules of this room that `_OWN` names.
+# What all figures follow from; a task names what its own follow from besides.
 _ROOMS = (
     "privacy",
     "streams",
@@ -33,7 +34,6 @@ _ROOMS = (
     "recipes.py",
     "planning.py",
 )
-_OWN = ("data.py", "running.py", "scores.py", "seeds.py")
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,14 @@ class Cell:
     recipe: str
     settings: dict[str, Any]
     seeds: tuple[int, int]  # the first one, and how many
+    task: str = "train"
+    private: bool = True
 
     @property
     def key(self) -> str:
         """Of everything that the cell's figures follow from."""
-        return _hash([asdict(self), _version.__version__, figures_digest()])
+        sources = TASKS[self.task].sources_of(self.population)
+        return _hash([asdict(self), _version.__version__, figures_digest(sources)])
 
     @property
     def name(self) -> str:
@@ -75,7 +78,8 @@ class Trial:
 
     @property
     def key(self) -> str:
-        return _hash([asdict(self), _version.__version__, figures_digest()])
+        sources = TASKS["train"].sources_of(self.population)
+        return _hash([asdict(self), _version.__version__, figures_digest(sources)])
 
     @property
     def name(self) -> str:
@@ -93,11 +97,16 @@ def cells_of(experiment: Experiment, *, quick: bool) -> list[Cell]:
             budget=budget,
             contender=contender.label,
             recipe=contender.recipe,
-            settings=experiment.settings_of(contender, population.name, budget),
+            settings={
+                **experiment.settings_of(contender, population.name, budget),
+                **(contender.quick if quick and isinstance(contender.quick, Mapping) else {}),
+            },
             seeds=(experiment.first_seed, count),
+            task=contender.task or experiment.task,
+            private=contender.private,
         )
         for population, budget, contender in _pairs(experiment)
-        if contender.quick or not quick
+        if not quick or _in_quick(population, budget, contender)
     ]
 
 
@@ -125,17 +134,21 @@ def _pairs(experiment: Experiment) -> Iterator[tuple[Population, Budget | None, 
         for contender in experiment.contenders:
             if contender.populations and population.name not in contender.populations:
                 continue
-            if not contender.private:
+            if not contender.private or not population.budgets:
                 yield population, None, contender
                 continue
             for budget in population.budgets:
                 adjacency = contender.adjacency or budget.adjacency
-                yield population, Budget(budget.epsilon, budget.delta, adjacency), contender
+                yield population, replace(budget, adjacency=adjacency, quick=True), contender
+
+
+def _in_quick(population: Population, budget: Budget | None, contender: Contender) -> bool:
+    return contender.in_quick and population.quick and (budget is None or budget.quick)
 
 
 def _slim(population: Population) -> Population:
-    """Without what does not bear on figures: the text, and the other budgets."""
-    return replace(population, budgets=(), note="")
+    """Without what does not bear on figures: texts, places in figures, and the other budgets."""
+    return replace(population, budgets=(), note="", panel="", x=None, quick=True)
 
 
 def _hash(content: Any) -> str:
@@ -144,12 +157,11 @@ def _hash(content: Any) -> str:
 
 
 @cache
-def figures_digest() -> str:
-    """Of the code that plans, trains and scores."""
+def figures_digest(sources: tuple[str, ...]) -> str:
+    """Of the code that plans and trains, and of a task's own sources."""
     root = Path(__file__).parent.parent
     total = hashlib.sha256()
-    own = [Path(__file__).with_name(name) for name in _OWN]
-    for place in [*(root / room for room in _ROOMS), *own]:
+    for place in (root / name for name in (*_ROOMS, *sources)):
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             total.update(path.read_bytes())
     return total.hexdigest()

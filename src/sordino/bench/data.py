@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -12,14 +13,26 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
 from sordino.bench.experiment import Population, Tuning
+from sordino.bench.models import NETWORKS, NetworkLoss, network_loss
+from sordino.bench.scattering import scattering_features
 from sordino.datasets import Split, load_a9a, load_cifar10, load_ijcnn1, load_mnist
 from sordino.datasets.published import Rows
-from sordino.errors import SordinoError, known_fields, require_choice, require_positive, shown
+from sordino.errors import (
+    SordinoError,
+    known_fields,
+    require_choice,
+    require_count,
+    require_positive,
+    shown,
+)
 from sordino.losses import LinearLoss, Logistic, NonconvexLogistic, Softmax
 
 Array = NDArray[np.float32]
+Loss = LinearLoss | NetworkLoss
 # The public rows, and how they are cut into folds, are drawn from this: a constant, not from the data.
 _PUBLIC_SEED = 7
+# Added to variances, as layers of this kind do.
+_LEAST_VARIANCE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -27,16 +40,23 @@ class RowRule:
     """How one row becomes the model's input. Nothing here depends on another row.
 
     Attributes:
+      features: the name of a fixed map of images that is applied first, of `FEATURES`; "" for none.
+      groups: channels of those features are cut into so many groups, and each group of a row is
+        centred and scaled to variance 1 by the row's own numbers; 0 for none.
       blur: images are smoothed by a Gaussian of this many pixels, a public linear map; 0 for none.
       center: a public constant to subtract, one number or one per channel (the last axis), or "own":
         the row's own mean.
+      scale: a public factor, after centring.
       norm: rows are scaled to this norm; None leaves them.
       longest: rows of a greater norm are scaled down to it; None leaves them.
       bias: a constant column to append, after scaling; 0 for none.
     """
 
+    features: str = ""
+    groups: int = 0
     blur: float = 0.0
     center: float | tuple[float, ...] | str = 0.0
+    scale: float = 1.0
     norm: float | None = None
     longest: float | None = None
     bias: float = 0.0
@@ -49,13 +69,21 @@ class RowRule:
             require_choice("center", center, ("own",))
         elif isinstance(center, list):
             found["center"] = tuple(float(value) for value in center)
-        for name in ("norm", "longest"):
+        if found.get("features"):
+            require_choice("features", found["features"], FEATURES)
+        require_count("groups", found.get("groups", 0), minimum=0)
+        for name in ("norm", "longest", "scale"):
             if found.get(name) is not None:
                 require_positive(name, found[name])
         return cls(**found)
 
     def __call__(self, X: Array) -> Array:
-        rows = np.array(X, np.float32, copy=True)
+        if self.features:
+            rows = FEATURES[self.features](X)
+        else:
+            rows = np.array(X, np.float32, copy=True)
+        if self.groups:
+            _normalize_groups(rows, self.groups)
         if self.blur:
             width = (0, self.blur, self.blur, 0)[: rows.ndim]
             rows = gaussian_filter(rows, width)
@@ -64,6 +92,8 @@ class RowRule:
         rows = rows.reshape(len(rows), -1)
         if self.center == "own":
             rows -= rows.mean(axis=1, keepdims=True)
+        if self.scale != 1.0:
+            rows *= np.float32(self.scale)
         if self.norm is not None or self.longest is not None:
             norms = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
             if self.norm is not None:
@@ -75,6 +105,22 @@ class RowRule:
         return rows
 
 
+FEATURES: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
+    {"scattering": scattering_features}
+)
+
+
+def _normalize_groups(rows: Array, groups: int) -> None:
+    """Group normalisation without parameters, in place: channels are the axis after the rows."""
+    channels = rows.shape[1]
+    if channels % groups:
+        raise SordinoError(f"{channels} channels cannot be cut into {groups} groups of one size")
+    for row in np.array_split(rows, max(1, len(rows) // 1000)):
+        parts = row.reshape(len(row), groups, -1)
+        parts -= parts.mean(axis=2, keepdims=True)
+        parts /= np.sqrt(np.mean(parts**2, axis=2, keepdims=True) + _LEAST_VARIANCE)
+
+
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """A population's rows as models take them.
@@ -83,15 +129,23 @@ class Prepared:
       as_published: False where the files were read, but are not the published ones.
     """
 
-    loss: LinearLoss
+    loss: Loss
     train: Rows
     test: Rows
     as_published: bool = True
 
     @property
-    def start(self) -> Array:
+    def start(self) -> Any:
         """The parameters that every run starts from."""
+        if isinstance(self.loss, NetworkLoss):
+            return self.loss.start()
         return np.zeros(self.loss.parameter_shape(self.train[0].shape[1]), np.float32)
+
+    def shaped(self, flat: Array) -> Any:
+        """Parameters from one row of all their numbers."""
+        if isinstance(self.loss, NetworkLoss):
+            return self.loss.shaped(flat)
+        return flat.reshape(self.start.shape)
 
     def with_rows(self, count: int) -> Prepared:
         """The same with so many training rows: the first ones, repeated in turn where they are few."""
@@ -128,7 +182,7 @@ def public_folds(whole: Prepared, tuning: Tuning) -> list[Prepared]:
     return made
 
 
-def make_loss(given: Mapping[str, Any], classes: int) -> LinearLoss:
+def make_loss(given: Mapping[str, Any], classes: int) -> Loss:
     """The loss that an experiment names."""
     options = dict(given)
     kind = require_choice("loss", options.pop("kind", ""), LOSSES)
@@ -138,11 +192,12 @@ def make_loss(given: Mapping[str, Any], classes: int) -> LinearLoss:
         raise SordinoError(f"the loss {kind!r} has no options {shown(options)}") from None
 
 
-LOSSES: Mapping[str, Callable[..., LinearLoss]] = MappingProxyType(
+LOSSES: Mapping[str, Callable[..., Loss]] = MappingProxyType(
     {
         "logistic": lambda classes: Logistic(),
         "nonconvex-logistic": lambda classes, lam=1e-3: NonconvexLogistic(lam),
         "softmax": lambda classes: Softmax(classes),
+        **{name: partial(network_loss, name) for name in NETWORKS},
     }
 )
 

@@ -20,6 +20,7 @@ kept in ``settings/NAME.toml`` beside the experiment.
 from __future__ import annotations
 
 import itertools
+import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.bench.measures import MEASURES
+from sordino.bench.tasks import TASKS
 from sordino.errors import (
     SordinoError,
     known_fields,
@@ -40,27 +42,52 @@ from sordino.errors import (
     shown,
 )
 from sordino.population import checked_budget
+from sordino.privacy.gdp import epsilon_from_mu
 from sordino.privacy.guarantee import ADJACENCIES
 from sordino.recipes import recipe_named
 
 Settings = Mapping[str, Any]
 SETTINGS_FOLDER = "settings"
 SUFFIX = ".toml"
+LAYOUTS = ("dots", "lines")
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a private contender may spend."""
+    """What a private contender may spend: epsilon at delta, or mu of mu-GDP, which gives the epsilon.
 
-    epsilon: float
-    delta: float
+    Attributes:
+      quick: whether it takes part in a quick run.
+    """
+
+    epsilon: float = math.nan
+    delta: float = math.nan
     adjacency: str = "zero-out"
+    mu: float | None = None
+    quick: bool = True
 
     def __post_init__(self) -> None:
-        checked_budget(self.epsilon, self.delta)
         require_choice("adjacency", self.adjacency, ADJACENCIES)
+        if self.mu is not None:
+            follows = epsilon_from_mu(require_positive("mu", self.mu), self.delta)
+            if not math.isnan(self.epsilon) and self.epsilon != follows:
+                raise SordinoError("a budget is given by epsilon or by mu, not by both")
+            object.__setattr__(self, "epsilon", follows)
+        checked_budget(self.epsilon, self.delta)
+
+    @property
+    def spent(self) -> dict[str, Any]:
+        """As `sordino.plan` takes it."""
+        return {"epsilon": self.epsilon, "delta": self.delta, "adjacency": self.adjacency}
+
+    @property
+    def short(self) -> str:
+        """What distinguishes it from others, in few letters."""
+        return f"epsilon {self.epsilon:g}" if self.mu is None else f"mu {self.mu:g}"
 
     def __str__(self) -> str:
+        if self.mu is not None:
+            return f"mu {self.mu:g} (epsilon {self.epsilon:.3g} at delta {self.delta:g})"
         return f"epsilon {self.epsilon:g}, delta {self.delta:g}"
 
 
@@ -73,19 +100,31 @@ class Population:
       unit: a public bound, or a typical value, of the norm of a row. Settings are given for rows of
         norm 1 and converted: clips are multiples of it, learning rates of its inverse square, lengths
         of steps of its inverse.
+      options: whatever else the experiment's task wants to know.
+      quick: whether it takes part in a quick run.
+      panel, x: where it stands in a figure of lines; see `Experiment.layout`.
       note: facts about the preparation that a reader should know.
     """
 
     name: str
-    data: str
-    loss: Settings
-    budgets: tuple[Budget, ...]
+    data: str = ""
+    loss: Settings = field(default_factory=dict)
+    budgets: tuple[Budget, ...] = ()
     rows: Settings = field(default_factory=dict)
     unit: float = 1.0
+    options: Settings = field(default_factory=dict)
+    quick: bool = True
+    panel: str = ""
+    x: float | None = None
     note: str = ""
 
     def __post_init__(self) -> None:
         require_positive("unit", self.unit)
+
+    @property
+    def stages(self) -> tuple[Budget | None, ...]:
+        """Its budgets; None alone where there is nothing to spend."""
+        return self.budgets or (None,)
 
 
 @dataclass(frozen=True)
@@ -96,23 +135,34 @@ class Contender:
       settings: arguments of `sordino.plan`; ``batches`` stands for a batch size of so many per epoch.
       on: settings for single populations, by name.
       grid: settings to choose from on public rows, each with its candidates.
-      quick: whether it takes part in a quick run.
+      quick: whether it takes part in a quick run, or the settings that are different there.
       populations: names of those it takes part in; all by default.
+      private: whether it needs a budget; follows from the recipe, where there is one.
+      like: another contender whose chosen settings it has too.
+      task: if not the experiment's; see `sordino.bench.tasks`.
     """
 
     label: str
-    recipe: str
+    recipe: str = ""
     settings: Settings = field(default_factory=dict)
     on: Mapping[str, Settings] = field(default_factory=dict)
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    quick: bool = True
+    quick: bool | Settings = True
     populations: tuple[str, ...] = ()
     adjacency: str | None = None
+    private: bool = True
+    like: str = ""
+    task: str = ""
     note: str = ""
 
+    def __post_init__(self) -> None:
+        if self.recipe:
+            object.__setattr__(self, "private", recipe_named(self.recipe).private)
+
     @property
-    def private(self) -> bool:
-        return recipe_named(self.recipe).private
+    def in_quick(self) -> bool:
+        """Whether it takes part in a quick run."""
+        return self.quick is not False
 
     def settings_on(self, population: str) -> dict[str, Any]:
         """Settings without those that a grid decides."""
@@ -126,22 +176,37 @@ class Contender:
 
 @dataclass(frozen=True)
 class Printed:
-    """A figure of the paper, to stand beside ours."""
+    """A figure of the paper, to stand beside ours; with no budget, in all of the population's tables."""
 
     population: str
     label: str
     values: Mapping[str, float]
     epsilon: float | None = None
+    mu: float | None = None
+
+    def is_at(self, budget: Budget | None) -> bool:
+        return (self.epsilon is None and self.mu is None) or _same(self, budget)
 
 
 @dataclass(frozen=True)
 class Target:
-    """What the best private contender should reach on one population and budget."""
+    """What the best private contender should reach on one population and budget.
+
+    Attributes:
+      contender: the one that it is about, if not the best.
+      measure: if not the first.
+    """
 
     population: str
-    epsilon: float
+    epsilon: float | None = None
+    mu: float | None = None
     at_least: float | None = None
     at_most: float | None = None
+    contender: str = ""
+    measure: str = ""
+
+    def is_at(self, budget: Budget | None) -> bool:
+        return _same(self, budget)
 
     def reached(self, value: float) -> bool:
         low = self.at_least is None or value >= self.at_least
@@ -151,6 +216,13 @@ class Target:
         if self.at_most is not None:
             return f"at most {self.at_most:g}"
         return f"at least {self.at_least:g}"
+
+
+def _same(one: Printed | Target, budget: Budget | None) -> bool:
+    """Whether a figure is about this budget."""
+    if budget is None:
+        return one.epsilon is None and one.mu is None
+    return budget.mu == one.mu if one.mu is not None else budget.epsilon == one.epsilon
 
 
 @dataclass(frozen=True)
@@ -195,6 +267,11 @@ class Experiment:
       protocol: how settings were chosen, and what else a reader must know to judge the table.
       measures: columns of the table, by name in `sordino.bench.measures`; the first decides.
       seeds, quick_seeds: how many noise seeds; they are ``first_seed``, ``first_seed + 1``, ...
+      task: what a cell does; see `sordino.bench.tasks`.
+      layout: "dots" (a table and a panel per population and budget, a row per contender) or "lines" (a
+        table and a panel for all populations of the same ``panel``, a line per contender, over
+        their ``x`` or, without one, over epsilon).
+      x_title, x_log, y_log: of a figure of lines.
     """
 
     name: str
@@ -211,8 +288,20 @@ class Experiment:
     tuning: Tuning = field(default_factory=Tuning)
     chosen: tuple[Chosen, ...] = ()
     first_seed: int = 1000
+    task: str = "train"
+    layout: str = "dots"
+    x_title: str = "epsilon"
+    x_log: bool = False
+    y_log: bool = False
 
     def __post_init__(self) -> None:
+        require_choice("task", self.task, TASKS)
+        require_choice("layout", self.layout, LAYOUTS)
+        for contender in self.contenders:
+            if require_choice("task", contender.task or self.task, TASKS) == "train":
+                recipe_named(contender.recipe)
+            if contender.like:
+                require_choice("like", contender.like, [one.label for one in self.contenders])
         names = [population.name for population in self.populations]
         if not self.populations or not self.contenders or not self.measures:
             raise SordinoError("an experiment needs populations, contenders and measures")
@@ -220,6 +309,8 @@ class Experiment:
             require_choice("measure", measure, MEASURES)
         for count in ("seeds", "quick_seeds"):
             require_count(count, getattr(self, count))
+        for target in self.targets:
+            require_choice("measure", target.measure or self.headline, MEASURES)
         named = [one.population for one in self.printed]
         named += [one.population for one in self.targets]
         named += [one.population for one in self.chosen]
@@ -241,6 +332,9 @@ class Experiment:
     ) -> dict[str, Any]:
         """All settings of a contender, those that tuning found among them."""
         given = contender.settings_on(population)
+        if contender.like:
+            other = next(one for one in self.contenders if one.label == contender.like)
+            return {**self.settings_of(other, population, budget), **given}
         if not contender.grid:
             return given
         epsilon = None if budget is None else budget.epsilon
@@ -326,13 +420,12 @@ def _experiment(data: dict[str, Any]) -> Experiment:
 
 def _population(data: Any) -> Population:
     given = known_fields("a population", data, Population)
-    given["budgets"] = tuple(_made(Budget, "a budget", one) for one in given["budgets"])
+    given["budgets"] = tuple(_made(Budget, "a budget", one) for one in given.get("budgets", ()))
     return Population(**given)
 
 
 def _contender(data: Any) -> Contender:
     given = known_fields("a contender", data, Contender)
-    recipe_named(given["recipe"])
     given["grid"] = {name: tuple(values) for name, values in given.get("grid", {}).items()}
     given["populations"] = tuple(given.get("populations", ()))
     return Contender(**given)

@@ -10,14 +10,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from sordino.bench.experiment import Budget, Population
+from sordino.bench.lines_figure import lines_figure
 from sordino.bench.measures import MEASURES
-from sordino.bench.results import Line, Results
+from sordino.bench.results import Estimate, Line, Results
 from sordino.report.plots import BLUE, GREY, INK, VERMILION
 
 _WIDTH, _LEAST, _ROW, _AROUND, _DPI = 5.0, 7.2, 0.27, 1.1, 150
 _SMALL, _NORMAL = 8.5, 9.5
 # This share of the contenders is shown to scale; of those far behind, the figure is written.
 _SHOWN = 0.8
+_NOTHING = Estimate(math.nan, math.nan, math.nan)
 _PRIVATE: dict[str, Any] = {"color": BLUE, "marker": "o", "markersize": 5, "linestyle": "none"}
 _PLAIN: dict[str, Any] = {"color": GREY, "marker": "s", "markersize": 5, "linestyle": "none"}
 _PAPER: dict[str, Any] = {"color": VERMILION, "linestyle": (0, (5, 2)), "linewidth": 1.4}
@@ -26,20 +28,22 @@ _TARGET: dict[str, Any] = {"color": INK, "linestyle": ":", "linewidth": 1.4}
 
 def result_figure(results: Results) -> Figure:
     """The figure of a whole experiment."""
-    experiment = results.experiment
-    columns = max(len(population.budgets) for population in experiment.populations)
-    rows = len(experiment.populations)
+    if results.experiment.layout == "lines":
+        return lines_figure(results)
+    populations = results.populations()
+    columns = max(len(results.stages(population)) for population in populations)
+    rows = len(populations)
     heights = [
         _AROUND
-        + _ROW * max(len(results.table(population, budget)) for budget in population.budgets)
-        for population in experiment.populations
+        + _ROW * max(len(results.table(population, stage)) for stage in results.stages(population))
+        for population in populations
     ]
     figure = Figure(
         figsize=(max(_LEAST, _WIDTH * columns), sum(heights)), dpi=_DPI, layout="constrained"
     )
     places = figure.add_gridspec(rows, columns, height_ratios=heights)
-    for row, population in enumerate(experiment.populations):
-        for column, budget in enumerate(population.budgets):
+    for row, population in enumerate(populations):
+        for column, budget in enumerate(results.stages(population)):
             _panel(figure.add_subplot(places[row, column]), results, population, budget)
     _legend(figure, results)
     return figure
@@ -67,13 +71,13 @@ def _legend(figure: Figure, results: Results) -> None:
         text.set_color(INK)
 
 
-def _panel(axes: Any, results: Results, population: Population, budget: Budget) -> None:
+def _panel(axes: Any, results: Results, population: Population, budget: Budget | None) -> None:
     experiment = results.experiment
     name, measure = experiment.headline, MEASURES[experiment.headline]
     table = list(reversed(results.table(population, budget)))
     low, high = _limits(results, population, budget, table)
     for place, line in enumerate(table):
-        value = line.estimates[name]
+        value = line.estimates.get(name, _NOTHING)
         colour = BLUE if line.private else GREY
         if not low <= value.mean <= high:
             edge = high if measure.lower else low
@@ -97,10 +101,8 @@ def _panel(axes: Any, results: Results, population: Population, budget: Budget) 
     axes.set_ylim(-0.7, len(table) - 0.3)
     axes.set_xlim(low, high)
     axes.set_xlabel(measure.title, fontsize=_NORMAL, color=INK)
-    axes.set_title(
-        f"{population.name}, {budget}", fontsize=_NORMAL + 0.5, color=INK, loc="left",
-        fontweight="bold",
-    )  # fmt: skip
+    title = population.name if budget is None else f"{population.name}, {budget}"
+    axes.set_title(title, fontsize=_NORMAL + 0.5, color=INK, loc="left", fontweight="bold")
     axes.grid(True, axis="x", color=GREY, alpha=0.25, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=_SMALL, colors=INK)
@@ -109,23 +111,31 @@ def _panel(axes: Any, results: Results, population: Population, budget: Budget) 
         spine.set_color(INK)
 
 
-def _reference_lines(axes: Any, results: Results, population: Population, budget: Budget) -> None:
+def _reference_lines(
+    axes: Any, results: Results, population: Population, budget: Budget | None
+) -> None:
     """The paper's best private figure, and the target."""
     paper = _paper_best(results, population, budget)
     if paper is not None:
         axes.axvline(paper, **_PAPER)
     for target in results.experiment.targets:
-        if (target.population, target.epsilon) == (population.name, budget.epsilon):
+        if (
+            target.population == population.name
+            and target.is_at(budget)
+            and target.measure in ("", results.experiment.headline)
+        ):
             limit = target.at_most if target.at_most is not None else target.at_least
             axes.axvline(limit, **_TARGET)
 
 
-def _paper_best(results: Results, population: Population, budget: Budget) -> float | None:
+def _paper_best(results: Results, population: Population, budget: Budget | None) -> float | None:
     headline = results.experiment.headline
     found = [
         one.values[headline]
         for one in results.experiment.printed
-        if (one.population, one.epsilon) == (population.name, budget.epsilon)
+        if one.population == population.name
+        and (one.epsilon is not None or one.mu is not None or budget is None)
+        and one.is_at(budget)
         and headline in one.values
     ]
     best = min if MEASURES[headline].lower else max
@@ -133,14 +143,14 @@ def _paper_best(results: Results, population: Population, budget: Budget) -> flo
 
 
 def _limits(
-    results: Results, population: Population, budget: Budget, table: Sequence[Line]
+    results: Results, population: Population, budget: Budget | None, table: Sequence[Line]
 ) -> tuple[float, float]:
     """The paper's best figure, and all lines with their bars but those far behind the others."""
     headline = results.experiment.headline
     sign = 1 if MEASURES[headline].lower else -1
     ends = []
     for line in table:
-        value = line.estimates[headline]
+        value = line.estimates.get(headline, _NOTHING)
         if math.isfinite(value.mean):
             half = value.half if math.isfinite(value.half) else 0.0
             ends.append((value.mean - half, value.mean + half))
@@ -153,9 +163,10 @@ def _limits(
     return low - pad, high + pad
 
 
-def _label(line: Line, budget: Budget) -> str:
+def _label(line: Line, budget: Budget | None) -> str:
     if (
         line.private
+        and budget is not None
         and line.adjacency != budget.adjacency
         and str(line.adjacency) not in line.contender
     ):

@@ -16,12 +16,14 @@ class Measure:
       digits: after the point.
       lower: whether less is better.
       varies: whether it depends on the seed; others are facts of the plan.
+      timed: whether it is never twice the same, as seconds are; such figures are apart from the page.
     """
 
     title: str
     digits: int
     lower: bool = True
     varies: bool = True
+    timed: bool = False
 
     def text(self, value: float) -> str:
         """The value as tables show it."""

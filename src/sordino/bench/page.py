@@ -9,8 +9,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sordino.bench.experiment import Budget, Experiment, Population, Printed
+from sordino.bench.experiment import Budget, Population, Printed
 from sordino.bench.measures import MEASURES
+from sordino.bench.panels import over_x, panel_at, panel_of, panels
 from sordino.bench.results import Estimate, Line, Results
 
 NOT_AS_PUBLISHED = (
@@ -26,53 +27,93 @@ def page(results: Results) -> str:
     if results.quick:
         parts.append("**A quick run, with few seeds: intervals are wide.**")
     parts.append(_one_paragraph(experiment.protocol))
-    for population in experiment.populations:
-        parts += [f"## {population.name}"]
-        parts += [_one_paragraph(text) for text in (population.note,) if text]
-        lines = [line for line in results.lines() if line.population == population.name]
-        if not all(line.as_published for line in lines):
-            parts.append(NOT_AS_PUBLISHED)
-        for budget in population.budgets:
-            parts += _budget_section(results, population, budget)
+    parts += _sections(results)
     parts += ["## Settings", _settings(results)]
     parts += ["## Made with", _facts(results)]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _sections(results: Results) -> Iterator[str]:
+    """A section for each population, or for each panel of a figure of lines."""
+    by_panel = results.experiment.layout == "lines"
+    told = None
+    for population in results.populations():
+        panel = panel_of(population)
+        if by_panel and panel == told:
+            continue
+        told = panel
+        yield f"## {panel if by_panel else population.name}"
+        yield _one_paragraph(population.note)
+        lines = [line for line in results.lines() if line.population == population.name]
+        if not all(line.as_published for line in lines):
+            yield NOT_AS_PUBLISHED
+        if by_panel:
+            for heading, text in panel_tables(results, panel, timed=False):
+                yield f"**{heading}**"
+                yield text
+            yield _caption([line for line in results.lines() if panel_at(results, line) == panel])
+            yield from (text for where, text in _verdicts(results) if panel_of(where[0]) == panel)
+            continue
+        for budget in results.stages(population):
+            yield from _budget_section(results, population, budget)
 
 
 def times_page(results: Results) -> str:
-    """CPU times: they differ from run to run, so they are apart from the figures."""
+    """What differs from run to run, apart from the other figures."""
     experiment = results.experiment
-    header = ["", "population", "budget", "CPU s per run"]
+    lines = results.lines()
+    names = list(dict.fromkeys(name for line in lines for name in line.times))
+    header = ["", "population", "budget", "CPU s per run", *names]
     rows = [
-        [line.contender, line.population, _epsilon(line.epsilon), f"{line.cpu_seconds:.3f}"]
-        for line in results.lines()
+        [
+            line.contender,
+            line.population,
+            _epsilon(line.epsilon),
+            "" if line.cpu_seconds is None else f"{line.cpu_seconds:.3f}",
+            *(f"{line.times[name]:.4g}" if name in line.times else "" for name in names),
+        ]
+        for line in lines
     ]
-    return (
-        f"# {experiment.title}: CPU time\n\nOne thread, compilation and planning apart; runs of all "
-        "seeds go together where they can, and their time is divided by their number.\n\n"
-        + markdown(header, rows)
-        + "\n"
-    )
+    parts = [
+        f"# {experiment.title}: CPU time",
+        "One thread, compilation and planning apart; runs of all seeds go together where they can, and "
+        "their time is divided by their number.",
+    ]
+    for heading, text in tables(results, timed=True):
+        parts += [f"## {heading}", text]
+    return "\n\n".join([*parts, markdown(header, rows)]) + "\n"
 
 
 def verdicts(results: Results) -> list[str]:
     """One sentence per target: what the best private contender has, and whether that is enough."""
+    return [sentence for _, sentence in _verdicts(results)]
+
+
+def _verdicts(results: Results) -> list[tuple[tuple[Population, Budget | None], str]]:
     experiment = results.experiment
     found = []
     for target in experiment.targets:
-        population = next(p for p in experiment.populations if p.name == target.population)
-        budget = next(b for b in population.budgets if b.epsilon == target.epsilon)
-        best = _best(results.table(population, budget), budget)
-        if best is None:
-            continue
-        measure = MEASURES[experiment.headline]
-        value = best.estimates[experiment.headline]
-        word = "reached" if target.reached(value.mean) else "NOT reached"
-        found.append(
-            f"{target.population}, epsilon {target.epsilon:g}: {best.contender} has "
-            f"{_shown(value, experiment.headline)} {measure.title.removeprefix('test ')}; target "
-            f"{target}: {word}."
-        )
+        name = target.measure or experiment.headline
+        measure = MEASURES[name]
+        for population in results.populations():
+            for budget in results.stages(population):
+                if population.name != target.population or not target.is_at(budget):
+                    continue
+                table = results.table(population, budget)
+                if target.contender:
+                    best = next((one for one in table if one.contender == target.contender), None)
+                else:
+                    best = _best(table, budget)
+                if best is None or name not in best.estimates:
+                    continue
+                value = best.estimates[name]
+                word = "reached" if target.reached(value.mean) else "NOT reached"
+                where = ", ".join([population.name, *([] if budget is None else [budget.short])])
+                sentence = (
+                    f"{where}: {best.contender} has {_shown(value, name)} "
+                    f"{measure.title.removeprefix('test ')}; target {target}: {word}."
+                )
+                found.append(((population, budget), sentence))
     return found
 
 
@@ -86,56 +127,136 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def tables(results: Results) -> Iterator[tuple[str, str]]:
-    """The tables alone, each with its heading."""
-    for population in results.experiment.populations:
-        for budget in population.budgets:
-            yield f"{population.name}, {budget}", _table(results, population, budget)
+def tables(results: Results, *, timed: bool = False) -> Iterator[tuple[str, str]]:
+    """The tables alone, each with its heading; of what is timed, or of everything else."""
+    names = [name for name in results.experiment.measures if MEASURES[name].timed == timed]
+    if results.experiment.layout == "lines":
+        for panel in panels(results):
+            for heading, text in panel_tables(results, panel, timed=timed):
+                yield f"{panel}: {heading}", text
+        return
+    if not names:
+        return
+    for population in results.populations():
+        for budget in results.stages(population):
+            heading = population.name if budget is None else f"{population.name}, {budget}"
+            yield heading, _table(results, population, budget, names)
 
 
-def _budget_section(results: Results, population: Population, budget: Budget) -> list[str]:
-    table = results.table(population, budget)
-    heading = f"### {budget}, {budget.adjacency} adjacency"
-    seeds = ", ".join(str(count) for count in sorted({line.seeds for line in table}))
-    caption = f"Mean over {seeds} seeds ± half of the 95 % confidence interval."
-    wanted = [
-        sentence
-        for sentence in verdicts(results)
-        if sentence.startswith(f"{population.name}, epsilon {budget.epsilon:g}:")
+def panel_tables(results: Results, panel: str, *, timed: bool) -> Iterator[tuple[str, str]]:
+    """A table per measure: contenders as rows, places on the x axis as columns."""
+    experiment = results.experiment
+    rows = over_x(results, panel)
+    places = sorted({x for pairs in rows.values() for x, _ in pairs if x is not None})
+    for name in experiment.measures:
+        measured = [line for pairs in rows.values() for _, line in pairs if name in line.estimates]
+        if MEASURES[name].timed != timed or not measured:
+            continue
+        best = {x: _best_at(rows, x, name) for x in places}
+        body = []
+        for contender, pairs in rows.items():
+            if not any(name in line.estimates for _, line in pairs):
+                continue
+            at = dict(pairs)
+            shown = [_in_bold(at.get(x, at.get(None)), name, best[x]) for x in places]
+            private = pairs[0][1].private
+            body.append([contender if private else f"{contender} (NOT private)", *shown])
+        for one in experiment.printed:
+            population = next(p for p in experiment.populations if p.name == one.population)
+            if panel_of(population) == panel and name in one.values:
+                column = one.epsilon if population.x is None else population.x
+                shown = [_printed(one, [name])[0] if x == column else "" for x in places]
+                body.append([f"*{one.label}, as printed*", *shown])
+        header = [experiment.x_title, *(f"{x:g}" for x in places)]
+        yield MEASURES[name].title, markdown(header, _merged(body))
+
+
+def _merged(body: list[list[str]]) -> list[list[str]]:
+    """Rows of the same name as one, where they fill different columns."""
+    found: dict[str, list[str]] = {}
+    for name, *cells in body:
+        old = found.setdefault(name, [""] * len(cells))
+        found[name] = [mine or other for mine, other in zip(old, cells, strict=True)]
+    return [[name, *cells] for name, cells in found.items()]
+
+
+def _best_at(
+    rows: Mapping[str, list[tuple[float | None, Line]]], x: float, name: str
+) -> Line | None:
+    sign = 1 if MEASURES[name].lower else -1
+    found = [
+        line
+        for pairs in rows.values()
+        for place, line in pairs
+        if place == x and line.private and math.isfinite(line.headline(name))
     ]
-    return [heading, _table(results, population, budget), caption, *wanted]
+    return min(found, key=lambda line: sign * line.headline(name), default=None)
 
 
-def _table(results: Results, population: Population, budget: Budget) -> str:
+def _in_bold(line: Line | None, name: str, best: Line | None) -> str:
+    if line is None:
+        return ""
+    text = _shown(line.estimates.get(name), name)
+    return f"**{text}**" if line is best and text and MEASURES[name].varies else text
+
+
+def _budget_section(
+    results: Results, population: Population, budget: Budget | None
+) -> Iterator[str]:
+    names = [name for name in results.experiment.measures if not MEASURES[name].timed]
+    if budget is not None:
+        yield f"### {budget}, {budget.adjacency} adjacency"
+    if names:
+        yield _table(results, population, budget, names)
+        yield _caption(results.table(population, budget))
+    yield from (text for where, text in _verdicts(results) if where == (population, budget))
+
+
+def _caption(lines: Sequence[Line]) -> str:
+    counts = sorted({line.seeds for line in lines})
+    if counts == [1]:
+        return "One run each."
+    seeds = ", ".join(str(count) for count in counts)
+    return f"Mean over {seeds} seeds ± half of the 95 % confidence interval."
+
+
+def _table(
+    results: Results, population: Population, budget: Budget | None, names: Sequence[str]
+) -> str:
     experiment = results.experiment
     table = results.table(population, budget)
     best = _best(table, budget)
-    header = ["", *(MEASURES[name].title for name in experiment.measures)]
-    rows = [[_name(line, budget, line is best), *_figures(line, experiment)] for line in table]
+    header = ["", *(MEASURES[name].title for name in names)]
+    rows = [[_name(line, budget, line is best), *_figures(line, names)] for line in table]
     rows += [
-        [f"*{one.label}, as printed*", *_printed(one, experiment)]
+        [f"*{one.label}, as printed*", *_printed(one, names)]
         for one in experiment.printed
-        if one.population == population.name and one.epsilon in (None, budget.epsilon)
+        if one.population == population.name and one.is_at(budget)
     ]
     return markdown(header, rows)
 
 
-def _best(table: Sequence[Line], budget: Budget) -> Line | None:
+def _best(table: Sequence[Line], budget: Budget | None) -> Line | None:
     """The best private line with the budget's own adjacency."""
-    return next((one for one in table if one.private and one.adjacency == budget.adjacency), None)
+    adjacency = None if budget is None else budget.adjacency
+    return next((one for one in table if one.private and one.adjacency == adjacency), None)
 
 
-def _name(line: Line, budget: Budget, best: bool) -> str:
+def _name(line: Line, budget: Budget | None, best: bool) -> str:
     name = line.contender
     if not line.private:
         name += " (NOT private)"
-    elif line.adjacency != budget.adjacency and str(line.adjacency) not in name:
+    elif (
+        budget is not None
+        and line.adjacency != budget.adjacency
+        and str(line.adjacency) not in name
+    ):
         name += f" ({line.adjacency})"
     return f"**{name}**" if best else name
 
 
-def _figures(line: Line, experiment: Experiment) -> list[str]:
-    return [_shown(line.estimates.get(name), name) for name in experiment.measures]
+def _figures(line: Line, names: Sequence[str]) -> list[str]:
+    return [_shown(line.estimates.get(name), name) for name in names]
 
 
 def _shown(value: Estimate | None, name: str) -> str:
@@ -149,9 +270,9 @@ def _shown(value: Estimate | None, name: str) -> str:
     return f"{measure.text(value.mean)} ± {measure.text(value.half)}"
 
 
-def _printed(one: Printed, experiment: Experiment) -> list[str]:
+def _printed(one: Printed, names: Sequence[str]) -> list[str]:
     shown = []
-    for name in experiment.measures:
+    for name in names:
         value, spread = one.values.get(name), one.values.get(f"{name}_std")
         half = one.values.get(f"{name}_half")
         text = "" if value is None else MEASURES[name].text(value)
@@ -169,8 +290,11 @@ def _settings(results: Results) -> str:
             line.contender,
             line.population,
             _epsilon(line.epsilon),
-            ", ".join(f"{name} {_value(value)}" for name, value in sorted(line.settings.items())),
-            f"`{line.plan_hash[:12]}`",
+            ", ".join(
+                f"{name} {_value(value)}"
+                for name, value in sorted({**line.settings, **line.facts}.items())
+            ),
+            f"`{line.plan_hash[:12]}`" if line.plan_hash else "",
         ]
         for line in results.lines()
     ]

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,15 @@ class Line:
     plan_hash: str
     guarantee: str
     seeds: int
-    cpu_seconds: float
     as_published: bool
+    private: bool
+    cpu_seconds: float | None
+    times: Mapping[str, float]
+    facts: Mapping[str, Any]
 
-    @property
-    def private(self) -> bool:
-        return self.epsilon is not None
+    def headline(self, name: str) -> float:
+        """The mean of a measure; NaN where it was not taken."""
+        return self.estimates[name].mean if name in self.estimates else math.nan
 
 
 @dataclass(frozen=True)
@@ -71,20 +75,34 @@ class Results:
     quick: bool = False
 
     def lines(self) -> list[Line]:
+        return self._lines
+
+    @cached_property
+    def _lines(self) -> list[Line]:
         return [_line(part) for part in self.parts]
 
-    def table(self, population: Population, budget: Budget) -> list[Line]:
+    def populations(self) -> list[Population]:
+        """Those that something was run on."""
+        used = {line.population for line in self.lines()}
+        return [one for one in self.experiment.populations if one.name in used]
+
+    def stages(self, population: Population) -> list[Budget | None]:
+        """The budgets of a population that something was run with; None where it has none."""
+        used = {line.epsilon for line in self.lines() if line.population == population.name}
+        budgets = [b for b in population.budgets if b.epsilon in used]
+        return [*budgets] or [None]
+
+    def table(self, population: Population, budget: Budget | None) -> list[Line]:
         """The lines of one table, best first; what is not private stands in all of them."""
         headline = self.experiment.headline
         sign = 1 if MEASURES[headline].lower else -1
+        wanted = (None,) if budget is None else (None, budget.epsilon)
         chosen = [
             line
             for line in self.lines()
-            if line.population == population.name and line.epsilon in (None, budget.epsilon)
+            if line.population == population.name and line.epsilon in wanted
         ]
-        return sorted(
-            chosen, key=lambda line: sign * _sortable(line.estimates[headline].mean, sign)
-        )
+        return sorted(chosen, key=lambda line: sign * _sortable(line.headline(headline), sign))
 
     def machines(self) -> list[dict[str, Any]]:
         """The machines that the cells ran on, each once."""
@@ -134,8 +152,11 @@ def _line(part: Mapping[str, Any]) -> Line:
         plan_hash=part["plan_hash"],
         guarantee=part["guarantee"],
         seeds=len(runs),
-        cpu_seconds=part["cpu_seconds_per_run"],
-        as_published=part["as_published"],
+        as_published=part.get("as_published", True),
+        private=cell["private"],
+        cpu_seconds=part.get("cpu_seconds_per_run"),
+        times=part.get("times", {}),
+        facts=part.get("facts", {}),
     )
 
 
@@ -148,19 +169,25 @@ def _rows(part: Mapping[str, Any]) -> list[dict[str, Any]]:
         "contender": cell["contender"],
         "recipe": cell["recipe"],
         "epsilon": budget.get("epsilon"),
+        "mu": budget.get("mu"),
         "delta": budget.get("delta"),
         "adjacency": budget.get("adjacency"),
         "settings": json.dumps(cell["settings"], sort_keys=True),
         "loss": json.dumps(cell["population"]["loss"], sort_keys=True),
         "rows": json.dumps(cell["population"]["rows"], sort_keys=True),
+        "options": json.dumps(cell["population"]["options"], sort_keys=True),
+        "task": cell["task"],
+        "private": cell["private"],
         "plan_hash": part["plan_hash"],
         "guarantee": part["guarantee"],
         "steps": part["steps"],
-        "as_published": part["as_published"],
+        "as_published": part.get("as_published", True),
         "cell": part["key"],
         "machine": json.dumps(part["machine"], sort_keys=True),
         **{name: value for name, value in part.items() if name.endswith("_per_run")},
         **{name: value for name, value in part.items() if name.endswith("_cpu_seconds")},
-        "runs_together": part["runs_together"],
+        "runs_together": part.get("runs_together"),
+        "times": json.dumps(part.get("times", {}), sort_keys=True),
+        "facts": json.dumps(part.get("facts", {}), sort_keys=True),
     }
     return [{**shared, **run} for run in part["runs"]]

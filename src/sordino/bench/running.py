@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -37,7 +37,7 @@ _UPDATE_ONLY = ("learning_rate", "lr_schedule", "average")
 
 def run_cell(cell: Cell, folder: str | None) -> dict[str, Any]:
     """Train and score all seeds of a cell."""
-    rows = _rows(_Frozen(cell.population), folder)
+    rows = prepared_rows(cell.population, folder)
     began = time.process_time()
     made = make_plan(
         cell.recipe, cell.budget, cell.settings, len(rows.train[1]), cell.population.unit
@@ -48,7 +48,6 @@ def run_cell(cell: Cell, folder: str | None) -> dict[str, Any]:
     scores = score_models(trained.params, rows)
     passes = made.gradient_evaluations / made.population.examples
     return {
-        "cell": asdict(cell),
         "plan_hash": made.hash,
         "guarantee": made.guarantee.sentence() if recipe_named(cell.recipe).private else "none",
         "steps": made.population.steps,
@@ -59,7 +58,6 @@ def run_cell(cell: Cell, folder: str | None) -> dict[str, Any]:
         "planning_cpu_seconds": planning,
         "compile_cpu_seconds": trained.compile_seconds,
         "runs_together": trained.together,
-        "machine": machine(),
     }
 
 
@@ -133,7 +131,7 @@ def make_plan(
     options = in_units(recipe, settings, unit)
     if "batches" in options:
         options["batch_size"] = -(-examples // int(options.pop("batches")))
-    spent = {} if budget is None else asdict(budget)
+    spent = {} if budget is None else budget.spent
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
         return plan(recipe, examples=examples, **spent, **options)
@@ -180,6 +178,11 @@ class _Frozen:
 
     def __hash__(self) -> int:
         return hash(self._text)
+
+
+def prepared_rows(population: Population, folder: str | None) -> Prepared:
+    """The population's rows; those of the last one are kept."""
+    return _rows(_Frozen(population), folder)
 
 
 @lru_cache(maxsize=1)

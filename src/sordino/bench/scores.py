@@ -1,4 +1,4 @@
-"""Measures of trained linear models on given rows, for many models at once."""
+"""Measures of trained models on given rows, for many models at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.bench.data import Prepared
-from sordino.losses import NonconvexLogistic
+from sordino.losses import LinearLoss, NonconvexLogistic
 
 # Rows that are scored together.
 _TOGETHER = 8192
@@ -18,19 +18,19 @@ _TOGETHER = 8192
 
 def score_models(params: NDArray[np.float32], rows: Prepared) -> list[dict[str, float]]:
     """The measures of each model (one row of `params` each)."""
-    shaped = params.reshape(len(params), *rows.start.shape)
+    shaped = [rows.shaped(one) for one in params]
     loss, wrong = _means(shaped, rows)
     found = []
     for i, model in enumerate(shaped):
         one = {"log_loss": loss[i], "error": 100 * wrong[i], "accuracy": 100 * (1 - wrong[i])}
         if isinstance(rows.loss, NonconvexLogistic):
             one["objective"] = loss[i] + float(rows.loss.penalty(model.astype(np.float64)))
-            one["gradient_norm"] = _gradient_norm(rows, model)
+            one["gradient_norm"] = _gradient_norm(rows, rows.loss, model)
         found.append(one)
     return found
 
 
-def _means(params: Any, rows: Prepared) -> tuple[list[float], list[float]]:
+def _means(params: list[Any], rows: Prepared) -> tuple[list[float], list[float]]:
     """Mean loss and share of wrong predictions of each model on the test rows."""
     X: Any
     X, y = rows.test
@@ -46,14 +46,12 @@ def _means(params: Any, rows: Prepared) -> tuple[list[float], list[float]]:
     return list(losses / len(y)), list(wrong / len(y))
 
 
-def _gradient_norm(rows: Prepared, model: NDArray[np.float32]) -> float:
+def _gradient_norm(rows: Prepared, loss: LinearLoss, model: NDArray[np.float32]) -> float:
     """Of the objective on the training rows, without clipping."""
     X: Any
     X, y = rows.train
-    residual = np.asarray(
-        rows.loss.residual(jnp.asarray(rows.loss.logits(model, X)), jnp.asarray(y))
-    )
+    residual = np.asarray(loss.residual(jnp.asarray(loss.logits(model, X)), jnp.asarray(y)))
     gradient = residual.T @ X / len(y)
-    penalty = rows.loss.regularizer_gradient(model)
+    penalty = loss.regularizer_gradient(model)
     whole = gradient if penalty is None else gradient + np.asarray(penalty)
     return float(np.linalg.norm(jax.device_get(whole)))

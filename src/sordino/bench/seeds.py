@@ -1,8 +1,8 @@
 """One plan run with many noise seeds at once: the engine's own chunk, mapped over runs.
 
 Run i of a group is the run that ``sordino.train(..., insecure_seed=first + i)`` makes: the same noise,
-the same secret batches. Adaptive budgets, noise on a lattice and models with convolutions cannot be
-mapped and are run one after the other.
+the same secret batches. Linear models are mapped; adaptive budgets and noise on a lattice cannot be, and
+networks gain nothing by it: they are run one after the other.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from sordino.engine.loop import (
 )
 from sordino.engine.run import Run
 from sordino.engine.train import train
+from sordino.losses import LinearLoss
 from sordino.mechanisms.base import Mechanism
 from sordino.mechanisms.dense import Dense
 from sordino.planning import Plan
@@ -62,12 +63,10 @@ def train_seeds(
     plan: Plan, loss: Any, start: Any, data: tuple[Any, Any], first: int, count: int
 ) -> Trained:
     """Run `plan` with the seeds ``first .. first + count - 1``."""
-    if plan.schedule.kind == AdaptiveBudget.kind or plan.lattice is not None:
+    alone = plan.schedule.kind == AdaptiveBudget.kind or plan.lattice is not None
+    if alone or not isinstance(loss, LinearLoss):
         return _one_by_one(plan, loss, start, data, first, count)
-    runs = _Runs(plan, loss, start, data, key=run_key(0, first))
-    if runs.stepped:
-        return _one_by_one(plan, loss, start, data, first, count)
-    return runs.train(first, count)
+    return _Runs(plan, loss, start, data, key=run_key(0, first)).train(first, count)
 
 
 def _one_by_one(
@@ -90,11 +89,6 @@ class _Runs(Run):
         if isinstance(self.plan.mechanism, Dense):
             # Every chunk would draw the noise of all steps anew.
             self._starts = [0, self.steps]
-
-    @property
-    def stepped(self) -> bool:
-        """Whether the engine would step this model from the host."""
-        return self._driver == "steps"
 
     def train(self, first: int, count: int) -> Trained:
         width = self._width(count)

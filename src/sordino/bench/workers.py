@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,10 +99,15 @@ def _watch(parent: int) -> None:
 
 def _run(piece: Cell | Trial, key: str, data: str | None, out: Path) -> None:
     from sordino.bench.cells import Trial
-    from sordino.bench.running import run_cell, run_trial
+    from sordino.bench.machine import machine
+    from sordino.bench.running import run_trial
     from sordino.bench.store import Store
+    from sordino.bench.tasks import run_task
     from sordino.engine.compilation import use_compilation_cache
 
     use_compilation_cache()
-    found = run_trial(piece, data) if isinstance(piece, Trial) else run_cell(piece, data)
+    if isinstance(piece, Trial):
+        found = run_trial(piece, data)
+    else:
+        found = {"cell": asdict(piece), **run_task(piece, data), "machine": machine()}
     Store(out).write(piece.experiment, key, found)

@@ -1,0 +1,123 @@
+"""An experiment as lines over an axis: a panel per group of populations, a line per contender."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, ScalarFormatter
+
+from sordino.bench.measures import MEASURES
+from sordino.bench.panels import over_x, panels
+from sordino.bench.results import Line, Results
+from sordino.report.plots import GREY, INK
+
+_WIDTH, _HEIGHT, _DPI, _COLUMNS = 5.2, 3.6, 150, 2
+_SMALL, _NORMAL = 8.5, 9.5
+# Okabe and Ito's colours, in the order in which they are easiest to tell apart; then other dashes.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_MARKERS = "osD^vP*X<>hd"
+_DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)))
+
+
+def lines_figure(results: Results) -> Figure:
+    """The figure of an experiment whose layout is lines."""
+    names = panels(results)
+    columns = min(_COLUMNS, len(names))
+    rows = math.ceil(len(names) / columns)
+    figure = Figure(
+        figsize=(_WIDTH * columns if columns > 1 else _WIDTH * 1.4, _HEIGHT * rows),
+        dpi=_DPI,
+        layout="constrained",
+    )
+    contenders = list(dict.fromkeys(line.contender for line in results.lines()))
+    styles = {contender: _style(place) for place, contender in enumerate(contenders)}
+    handles: dict[str, Any] = {}
+    for place, name in enumerate(names):
+        axes = figure.add_subplot(rows, columns, place + 1)
+        handles |= _panel(axes, results, name, styles)
+    legend = figure.legend(
+        handles=[handles[name] for name in contenders if name in handles],
+        labels=[_label(results, name) for name in contenders if name in handles],
+        loc="outside lower center",
+        ncols=2,
+        frameon=False,
+        fontsize=_SMALL,
+    )
+    for text in legend.get_texts():
+        text.set_color(INK)
+    return figure
+
+
+def _style(place: int) -> dict[str, Any]:
+    return {
+        "color": _COLOURS[place % len(_COLOURS)],
+        "marker": _MARKERS[place % len(_MARKERS)],
+        "linestyle": _DASHES[place // len(_COLOURS) % len(_DASHES)],
+        "markersize": 4.5,
+        "linewidth": 1.5,
+    }
+
+
+def _label(results: Results, contender: str) -> str:
+    private = any(line.private for line in results.lines() if line.contender == contender)
+    return contender if private else f"{contender} (not private)"
+
+
+def _panel(axes: Any, results: Results, name: str, styles: dict[str, Any]) -> dict[str, Any]:
+    experiment = results.experiment
+    measure = MEASURES[experiment.headline]
+    drawn: dict[str, Any] = {}
+    for contender, pairs in over_x(results, name).items():
+        found = [
+            (x, line) for x, line in pairs if math.isfinite(line.headline(experiment.headline))
+        ]
+        if not found:
+            continue
+        style = styles[contender]
+        if found[0][0] is None:  # the same wherever one looks
+            value = found[0][1].headline(experiment.headline)
+            drawn[contender] = axes.axhline(
+                value, color=style["color"], linestyle=":", linewidth=1.5
+            )
+            continue
+        drawn[contender] = axes.errorbar(
+            [x for x, _ in found],
+            [line.headline(experiment.headline) for _, line in found],
+            yerr=[_half(line, experiment.headline) for _, line in found],
+            capsize=2.5,
+            **style,
+        )
+    if experiment.x_log:
+        axes.set_xscale("log")
+    if experiment.y_log:
+        axes.set_yscale("log")
+    _ticks(axes, results, name)
+    axes.set_xlabel(experiment.x_title, fontsize=_NORMAL, color=INK)
+    axes.set_ylabel(measure.title, fontsize=_NORMAL, color=INK)
+    axes.set_title(name, fontsize=_NORMAL + 0.5, color=INK, loc="left", fontweight="bold")
+    axes.grid(True, color=GREY, alpha=0.25, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=_SMALL, colors=INK)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(INK)
+    return drawn
+
+
+def _half(line: Line, name: str) -> float:
+    half = line.estimates[name].half
+    return half if math.isfinite(half) else 0.0
+
+
+def _ticks(axes: Any, results: Results, name: str) -> None:
+    """The places that were measured, where they are few enough to be written."""
+    places = sorted(
+        {x for pairs in over_x(results, name).values() for x, _ in pairs if x is not None}
+    )
+    if len(places) <= 8 and (not places or places[-1] < 10_000):
+        axes.set_xticks(places, [f"{x:g}" for x in places])
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    elif not results.experiment.x_log:
+        axes.xaxis.set_major_formatter(ScalarFormatter())

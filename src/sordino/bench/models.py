@@ -1,0 +1,98 @@
+"""Networks that experiments train, as losses that the rows of a population can be scored with.
+
+    loss = network_loss("mnist-cnn", 10)
+    params = loss.start()                       # from a fixed seed, never from data
+    loss(params, x, y)                          # of one row; `sordino.train` wants this
+    loss.value(loss.logits(params, X), y)       # of many, without gradients
+
+The networks themselves are `sordino.models.networks`; rows are flat here, as for linear models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.errors import SordinoError, require_choice, require_count
+from sordino.models.networks import CNN, cifar_cnn, mnist_cnn
+
+# Rows whose logits are made together: what the layers hold meanwhile stays small.
+_TOGETHER = 1000
+ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = MappingProxyType(
+    {"relu": jax.nn.relu, "tanh": jnp.tanh}
+)
+NETWORKS: Mapping[str, Callable[[], CNN]] = MappingProxyType(
+    {"mnist-cnn": mnist_cnn, "cnn5": cifar_cnn}
+)
+
+
+@dataclass(frozen=True)
+class NetworkLoss:
+    """Cross-entropy of a network's softmax on flat rows, with the parameters to start from.
+
+    Attributes:
+      seed: of the first parameters, which are public and the same in every run.
+    """
+
+    network: CNN
+    seed: int = 0
+
+    def __call__(self, params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+        return self.network.loss(params, x.reshape(self.network.shape), y)
+
+    def start(self) -> Any:
+        """The first parameters, a pytree."""
+        return jax.tree.map(np.asarray, self.network.init(jax.random.key(self.seed)))
+
+    def shaped(self, flat: NDArray[np.float32]) -> Any:
+        """Parameters from all their numbers in the order of the pytree's leaves."""
+        if flat.shape != (self.network.parameters,):
+            raise SordinoError(
+                f"the network has {self.network.parameters:,} parameters, got {flat.shape}"
+            )
+        leaves, structure = jax.tree.flatten(self.start())
+        ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
+        parts = np.split(flat, ends)
+        shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+        return jax.tree.unflatten(structure, shaped)
+
+    def logits(self, params: Any, X: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Logits of many rows, (rows, classes)."""
+        found = []
+        for first in range(0, len(X), _TOGETHER):
+            rows = X[first : first + _TOGETHER]
+            # Of one shape, so that one program serves all.
+            padded = np.zeros((_TOGETHER, *self.network.shape), np.float32)
+            padded[: len(rows)] = rows.reshape(-1, *self.network.shape)
+            found.append(np.asarray(_apply(self.network, params, padded))[: len(rows)])
+        return np.concatenate(found)
+
+    def value(self, logits: jax.Array, y: jax.Array) -> jax.Array:
+        """The loss per row, shape (rows,)."""
+        picked = jnp.take_along_axis(logits, y[:, None], axis=-1)[:, 0]
+        return jax.nn.logsumexp(logits, axis=-1) - picked
+
+
+def network_loss(
+    name: str, classes: int, *, activation: str = "relu", seed: int = 0
+) -> NetworkLoss:
+    """The loss of a network of `NETWORKS`, with another activation if given."""
+    network = NETWORKS[require_choice("network", name, NETWORKS)]()
+    if network.classes != classes:
+        raise SordinoError(f"{name} has {network.classes} classes, the data {classes}")
+    chosen = ACTIVATIONS[require_choice("activation", activation, ACTIVATIONS)]
+    seed = require_count("seed", seed, minimum=0)
+    return NetworkLoss(replace(network, activation=chosen), seed)
+
+
+@partial(jax.jit, static_argnames="network")
+def _apply(network: CNN, params: Any, X: jax.Array) -> jax.Array:
+    return network.apply(params, X)

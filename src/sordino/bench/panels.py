@@ -1,0 +1,41 @@
+"""Experiments as lines over an axis: which population belongs to which panel, and where it stands."""
+
+from __future__ import annotations
+
+import math
+
+from sordino.bench.experiment import Population
+from sordino.bench.results import Line, Results
+
+
+def panel_of(population: Population) -> str:
+    """The panel of a population in a figure of lines."""
+    return population.panel or population.name
+
+
+def panels(results: Results) -> list[str]:
+    """The panels of a figure of lines, in order."""
+    return list(dict.fromkeys(panel_of(population) for population in results.populations()))
+
+
+def panel_at(results: Results, line: Line) -> str:
+    """The panel of a line."""
+    named = {population.name: panel_of(population) for population in results.populations()}
+    return named[line.population]
+
+
+def over_x(results: Results, panel: str) -> dict[str, list[tuple[float | None, Line]]]:
+    """For each contender of a panel, its lines with their place on the x axis, in order.
+
+    The place is None where it holds for every x: no budget, and epsilon is the axis.
+    """
+    places = {one.name: one.x for one in results.populations() if panel_of(one) == panel}
+    found: dict[str, list[tuple[float | None, Line]]] = {}
+    for line in results.lines():
+        if line.population in places:
+            x = places[line.population]
+            place = line.epsilon if x is None else x
+            found.setdefault(line.contender, []).append((place, line))
+    for rows in found.values():
+        rows.sort(key=lambda pair: -math.inf if pair[0] is None else pair[0])
+    return found

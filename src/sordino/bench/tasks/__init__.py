@@ -1,0 +1,75 @@
+"""What a cell of an experiment does: a table of tasks.
+
+A task is a module with ``run_cell(cell, folder) -> dict``: plain data with the runs (a list of
+``{"seed": ..., measure: value}``), ``plan_hash``, ``guarantee`` and ``steps``; optionally
+``as_published``, ``cpu_seconds_per_run``, ``times`` (what is never twice the same) and ``facts``
+(shown beside the settings). Its figures must follow from the cell and from the sources named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sordino.bench.cells import Cell
+    from sordino.bench.experiment import Population
+
+
+@dataclass(frozen=True)
+class Task:
+    """One kind of cell.
+
+    Attributes:
+      module: where its `run_cell` is.
+      sources: what its figures follow from besides the code that plans and trains: files and
+        rooms, from the package's folder.
+      also: more of them, for populations whose loss or features have this name.
+    """
+
+    module: str
+    sources: tuple[str, ...]
+    also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def sources_of(self, population: Population) -> tuple[str, ...]:
+        """What the figures of a population follow from."""
+        used = (str(population.loss.get("kind")), str(population.rows.get("features")))
+        return self.sources + tuple(more for name in used for more in self.also.get(name, ()))
+
+
+_TRAINING = ("bench/data.py", "bench/running.py", "bench/scores.py", "bench/seeds.py")
+
+TASKS: Mapping[str, Task] = MappingProxyType(
+    {
+        "train": Task(
+            "sordino.bench.running",
+            _TRAINING,
+            also={
+                "mnist-cnn": ("bench/models.py", "models/networks.py"),
+                "cnn5": ("bench/models.py", "models/networks.py"),
+                "scattering": ("bench/scattering.py",),
+            },
+        ),
+        "parties": Task(
+            "sordino.bench.tasks.parties",
+            (*_TRAINING, "bench/tasks/parties.py", "parties", "secure"),
+        ),
+        "federated": Task(
+            "sordino.bench.tasks.federated",
+            ("bench/tasks/federated.py", "federated", "sites"),
+        ),
+        "schedules": Task("sordino.bench.tasks.schedules", ("bench/tasks/schedules.py",)),
+        "momentum": Task("sordino.bench.tasks.momentum", (*_TRAINING, "bench/tasks/momentum.py")),
+        "peers": Task("sordino.bench.tasks.peers", ("bench/tasks/peers.py", "models")),
+        "speed": Task("sordino.bench.tasks.speed", ("bench/tasks/speed.py",)),
+    }
+)
+
+
+def run_task(cell: Cell, folder: str | None) -> dict[str, Any]:
+    """Run a cell, with the data sets in `folder`."""
+    found: dict[str, Any] = import_module(TASKS[cell.task].module).run_cell(cell, folder)
+    return found

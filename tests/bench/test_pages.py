@@ -1,0 +1,166 @@
+"""Tables and figures of both layouts, from cells that are made up here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sordino.bench.cells import Cell, cells_of
+from sordino.bench.experiment import Budget, Experiment, read_experiment
+from sordino.bench.figure import result_figure
+from sordino.bench.page import page, times_page, verdicts
+from sordino.bench.results import Results
+from sordino.errors import SordinoError
+
+from .helpers import write_toy
+
+LINES = """
+name = "toy"
+title = "Lines"
+source = "Printed nowhere."
+protocol = "Nothing is public."
+measures = ["accuracy", "passes"]
+seeds = 2
+quick_seeds = 1
+task = "parties"
+layout = "lines"
+x_title = "epochs"
+x_log = true
+targets = [{ population = "ten", mu = 1.0, at_least = 71.0 }]
+
+[[populations]]
+name = "one"
+panel = "all"
+x = 1
+budgets = [{ mu = 1.0, delta = 1e-5 }]
+
+[[populations]]
+name = "ten"
+panel = "all"
+x = 10
+quick = false
+budgets = [{ mu = 1.0, delta = 1e-5 }]
+
+[[contenders]]
+label = "first"
+settings = { parties = 3 }
+quick = { parties = 2 }
+
+[[contenders]]
+label = "second"
+private = false
+
+[[contenders]]
+label = "third"
+like = "first"
+quick = false
+
+[[printed]]
+population = "ten"
+label = "A paper"
+mu = 1.0
+values = { accuracy = 70.0, accuracy_half = 1.0 }
+"""
+
+
+def part(cell: Cell, accuracy: float) -> dict[str, Any]:
+    runs = [{"seed": i, "accuracy": accuracy + i, "passes": 2.0} for i in range(2)]
+    machine = dict.fromkeys(
+        ("processor", "cores", "system", "python", "jax", "numpy", "sordino"), "?"
+    )
+    return {
+        "key": cell.key,
+        "cell": asdict(cell),
+        "runs": runs,
+        "plan_hash": "",
+        "guarantee": "none",
+        "steps": 1,
+        "times": {"seconds": accuracy / 10},
+        "facts": {"fact": 3},
+        "machine": machine,
+    }
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    experiment = read_experiment(write_toy(tmp_path, text=LINES, chosen=False))
+    cells = cells_of(experiment, quick=False)
+    found = [part(cell, 60.0 + 3 * i) for i, cell in enumerate(cells)]
+    return Results(experiment, tuple(found))
+
+
+def test_a_table_of_lines_has_a_column_for_each_place(results: Results) -> None:
+    text = page(results)
+    assert "| epochs | 1 | 10 |" in text
+    # Cells come population by population: 60, 63, 66 at one epoch, 69, 72, 75 at ten.
+    assert "| first | 60.50 ± 6.35 | 69.50 ± 6.35 |" in text
+    assert "| second (NOT private) | 63.50 ± 6.35 | 72.50 ± 6.35 |" in text
+    assert "| third | **66.50 ± 6.35** | **75.50 ± 6.35** |" in text
+    assert "| *A paper, as printed* |  | 70.00 ± 1.00 |" in text
+    assert "fact 3, parties 3" in text
+    assert "seconds" not in text
+    assert "| first | one | 4.37" in times_page(results)
+    assert verdicts(results) == [
+        "ten, mu 1: third has 75.50 ± 6.35 accuracy, %; target at least 71: reached."
+    ]
+
+
+def test_the_figure_of_lines_has_an_axis_for_each_panel(results: Results) -> None:
+    (axes,) = result_figure(results).axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("epochs", "test accuracy, %")
+    assert axes.get_xscale() == "log"
+    assert len(axes.containers) == 3
+
+
+def test_a_quick_run_leaves_out_and_changes_what_it_is_told_to(results: Results) -> None:
+    cells = cells_of(results.experiment, quick=True)
+    assert [(cell.population.name, cell.contender) for cell in cells] == [
+        ("one", "first"),
+        ("one", "second"),
+    ]
+    assert cells[0].settings == {"parties": 2}
+    assert cells_of(results.experiment, quick=False)[2].settings == {"parties": 3}
+
+
+def test_a_budget_of_mu_has_the_epsilon_that_follows() -> None:
+    budget = Budget(mu=1.0, delta=1e-5)
+    assert budget.epsilon == pytest.approx(4.3771781, rel=1e-6)
+    assert budget.short == "mu 1"
+    with pytest.raises(SordinoError, match="not by both"):
+        Budget(epsilon=1.0, mu=1.0, delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('task = "parties"', 'task = "partys"', "did you mean 'parties'"),
+        ('layout = "lines"', 'layout = "bars"', "layout"),
+        ('like = "first"', 'like = "frist"', "did you mean 'first'"),
+        ('task = "parties"', "", "recipe"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(SordinoError) as caught:
+        read_experiment(write_toy(tmp_path, text=LINES.replace(old, new, 1), chosen=False))
+    assert message in str(caught.value)
+
+
+def test_cells_without_a_budget_have_one_table(results: Results) -> None:
+    experiment = results.experiment
+    bare = Experiment(
+        **{
+            **{name: getattr(experiment, name) for name in experiment.__dataclass_fields__},
+            "populations": tuple(type(p)(name=p.name) for p in experiment.populations),
+            "printed": (),
+            "targets": (),
+            "layout": "dots",
+        }
+    )
+    cells = cells_of(bare, quick=False)
+    assert {cell.budget for cell in cells} == {None}
+    text = page(Results(bare, tuple(part(cell, 50.0) for cell in cells)))
+    assert text.count("| | test accuracy, % |") + text.count("|  | test accuracy, % |") == 2
+    assert len(result_figure(Results(bare, tuple(part(c, 50.0) for c in cells))).axes) == 2
