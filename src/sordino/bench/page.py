@@ -27,6 +27,7 @@ def page(results: Results) -> str:
     if results.quick:
         parts.append("**A quick run, with few seeds: intervals are wide.**")
     parts.append(_one_paragraph(experiment.protocol))
+    parts.append(f"![{experiment.title}]({experiment.name}.svg)")
     parts += _sections(results)
     parts += ["## Settings", _settings(results)]
     parts += ["## Made with", _facts(results)]
@@ -82,6 +83,16 @@ def times_page(results: Results) -> str:
     for heading, text in tables(results, timed=True):
         parts += [f"## {heading}", text]
     return "\n\n".join([*parts, markdown(header, rows)]) + "\n"
+
+
+def index_page(found: Sequence[Results]) -> str:
+    """A list of experiments, and what became of every target."""
+    parts = ["# Results", "Each page has its protocol, tables, settings, seeds and machine."]
+    for results in found:
+        experiment = results.experiment
+        parts.append(f"## [{experiment.title}]({experiment.name}.md)")
+        parts.append("\n".join(f"- {sentence}" for sentence in verdicts(results)))
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def verdicts(results: Results) -> list[str]:

@@ -33,6 +33,8 @@ def run_experiments(
     progress: Progress,
 ) -> list[Results]:
     """Run what is not finished, write every experiment's files, and return what they say."""
+    from sordino.bench.page import index_page
+
     import_pyarrow()  # found missing now, not after an hour
     experiments = [read_experiment(path) for path in paths]
     cells = {e.name: cells_of(e, quick=quick) for e in experiments}
@@ -50,6 +52,7 @@ def run_experiments(
         results = Results(experiment, tuple(parts), quick)
         write_results(results, out)
         found.append(results)
+    write_atomically(out / "index.md", index_page(found))
     return found
 
 
