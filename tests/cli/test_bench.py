@@ -62,6 +62,43 @@ def _check_parquet(path: Path) -> None:
     assert row["cpu_seconds_per_run"] > 0
 
 
+def test_data_that_is_not_there_is_left_out_and_said(tmp_path: Path) -> None:
+    other = """
+[[populations]]
+name = "digits"
+data = "mnist"
+loss = { kind = "softmax" }
+budgets = [{ epsilon = 1.0, delta = 1e-5 }]
+
+[[contenders]]
+"""
+    text = TOY.replace("[[contenders]]", other, 1).replace(
+        "grid = { learning_rate = [1.0, 8.0] }", ""
+    )
+    for recipe in ("dp-gd", "dp-memf", "sgd"):  # one is enough
+        text = _without(text, recipe)
+    toy = write_toy(tmp_path, text=text, chosen=False)
+    found = run(toy, "--out", tmp_path / "out", "--data", tmp_path, "--jobs", 1)
+    assert found.exit_code == 0, found.output
+    assert "left out: everything on mnist; there is no 'train-images-idx3-ubyte'" in found.stderr
+    page = (tmp_path / "out" / "toy.md").read_text(encoding="utf-8")
+    assert "Not run here, for want of the data: digits." in page
+    assert "## synthetic" in page
+    assert "## digits" not in page
+    alone = write_toy(
+        tmp_path, text=text.replace('data = "synthetic"', 'data = "a9a"'), chosen=False
+    )
+    nothing = run(alone, "--out", tmp_path / "none", "--data", tmp_path)
+    assert nothing.exit_code != 0
+    assert "LIBSVM" in nothing.stderr + nothing.stdout + str(nothing.exception)
+
+
+def _without(text: str, recipe: str) -> str:
+    """The experiment without one contender."""
+    blocks = text.split("\n[[")
+    return "\n[[".join(block for block in blocks if f'recipe = "{recipe}"' not in block)
+
+
 @pytest.mark.slow
 def test_a_killed_run_goes_on_from_its_finished_cells(tmp_path: Path) -> None:
     budgets = "budgets = [{ epsilon = 1.0, delta = 1e-5 }"

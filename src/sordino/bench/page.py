@@ -26,6 +26,8 @@ def page(results: Results) -> str:
     parts = [f"# {experiment.title}", _one_paragraph(experiment.source)]
     if results.quick:
         parts.append("**A quick run, with few seeds: intervals are wide.**")
+    if results.left_out:
+        parts.append(f"**Not run here, for want of the data: {', '.join(results.left_out)}.**")
     parts.append(_one_paragraph(experiment.protocol))
     parts.append(f"![{experiment.title}]({experiment.name}.svg)")
     parts += _sections(results)

@@ -68,11 +68,16 @@ class Line:
 
 @dataclass(frozen=True)
 class Results:
-    """An experiment and its finished cells."""
+    """An experiment and its finished cells.
+
+    Attributes:
+      left_out: populations whose files were not there.
+    """
 
     experiment: Experiment
     parts: tuple[dict[str, Any], ...]
     quick: bool = False
+    left_out: tuple[str, ...] = ()
 
     def lines(self) -> list[Line]:
         return self._lines

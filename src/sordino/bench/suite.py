@@ -13,14 +13,16 @@ from sordino.bench.experiment import Experiment, read_experiment, settings_path
 from sordino.bench.results import Results, import_pyarrow
 from sordino.bench.store import Store
 from sordino.bench.workers import run_all
+from sordino.errors import SordinoError
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Called with what there is to do, and with every piece that is done."""
+    """Called with what there is to do, with every piece that is done, and with what should be known."""
 
     begin: Callable[[int, int], None]
     done: Callable[[str], None]
+    tell: Callable[[str], None]
 
 
 def run_experiments(
@@ -32,15 +34,27 @@ def run_experiments(
     jobs: int,
     progress: Progress,
 ) -> list[Results]:
-    """Run what is not finished, write every experiment's files, and return what they say."""
+    """Run what is not finished, write every experiment's files, and return what they say.
+
+    Populations whose files are not there are left out, and their pages say so.
+    """
     from sordino.bench.page import index_page
 
     import_pyarrow()  # found missing now, not after an hour
     experiments = [read_experiment(path) for path in paths]
-    cells = {e.name: cells_of(e, quick=quick) for e in experiments}
     store = Store(out)
+    cells = {e.name: cells_of(e, quick=quick) for e in experiments}
+    missing = _missing([cell for group in cells.values() for cell in group], store, data)
+    for name, why in missing.items():
+        progress.tell(f"left out: everything on {name}; {why}")
+    present = {
+        name: [cell for cell in group if _can_run(cell, store, missing)]
+        for name, group in cells.items()
+    }
+    if missing and not any(present.values()):
+        raise SordinoError(next(iter(missing.values())))
     _run(
-        [cell for group in cells.values() for cell in group],
+        [cell for group in present.values() for cell in group],
         store,
         data=data,
         jobs=jobs,
@@ -48,12 +62,31 @@ def run_experiments(
     )
     found = []
     for experiment in experiments:
-        parts = [_stored(store, cell) for cell in cells[experiment.name]]
-        results = Results(experiment, tuple(parts), quick)
+        kept = present[experiment.name]
+        if not kept:
+            continue
+        parts = [_stored(store, cell) for cell in kept]
+        told = {cell.population.name for cell in kept}
+        left = {cell.population.name: None for cell in cells[experiment.name]}
+        results = Results(
+            experiment, tuple(parts), quick, tuple(name for name in left if name not in told)
+        )
         write_results(results, out)
         found.append(results)
     write_atomically(out / "index.md", index_page(found))
     return found
+
+
+def _missing(cells: list[Cell], store: Store, data: str | None) -> dict[str, str]:
+    """The data sets that unfinished cells want and that cannot be read, with the reason."""
+    from sordino.bench.presence import absent
+
+    wanted = {cell.population.data for cell in cells if store.read(cell) is None}
+    return absent(wanted, data)
+
+
+def _can_run(cell: Cell, store: Store, missing: Mapping[str, str]) -> bool:
+    return cell.population.data not in missing or store.read(cell) is not None
 
 
 def tune_experiments(

@@ -141,7 +141,10 @@ def _bar() -> Iterator[Progress]:
         def done(name: str) -> None:
             bar.update(task, advance=1, description=name)
 
-        yield Progress(begin, done)
+        def tell(sentence: str) -> None:
+            bar.console.print(sentence, markup=False, soft_wrap=True)
+
+        yield Progress(begin, done, tell)
 
 
 def _show(results: Results, folder: Path) -> None:
