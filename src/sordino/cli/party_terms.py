@@ -106,13 +106,14 @@ class Wanted:
         return terms
 
     def _defaults(self, loss: Any, examples: int, whole: bool) -> Any:
-        """What `sordino train` would choose for a table."""
-        from sordino.models.defaults import choose_settings
+        """What `sordino train` would choose for a table, but for passes: here each step is a message."""
+        from sordino.models.defaults import EPOCHS, choose_settings
 
         return choose_settings(
             loss,
             examples=examples,
             method=self.recipe,
+            epochs=None if whole else EPOCHS,
             batch_size=None if whole else self.batch_size,
             clip=self.clip,
             momentum=self.momentum,

@@ -1,9 +1,10 @@
 """Good settings without tuning: functions of public quantities only.
 
 Tuning on private data spends budget that is rarely accounted for. These rules were measured on a9a,
-ijcnn1, MNIST, GSS wages and diamond prices, for 1,000 to 60,000 rows and epsilon 0.1 to 3. They use
+ijcnn1, MNIST, GSS wages and diamond prices, for 1,000 to 60,000 rows and epsilon 0.1 to 8. They use
 the number of rows, the kind of loss and the planned noise, never the data, and are within about a
-point of the best settings found for each of those.
+point of the best settings found for each of those. The passes of classifiers and their `Rule.noise` were
+chosen later, on held-out training rows of a9a, ijcnn1, MNIST and scikit-learn's digits.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ from sordino.planning import Plan
 from sordino.recipes import recipe_named
 
 AUTO = "auto"
-# Ten passes over twenty fixed batches: close to the noise of descent on all examples, and enough
-# steps for momentum. Fewer passes cost one to three points where noise is large.
+# Ten passes over twenty batches: close to the noise of descent on all examples, and enough steps for
+# momentum. Fewer passes cost one to three points where noise is large.
 EPOCHS = 10
+# Correlated noise makes more passes cheap: 40 are better than 10 by 0.1 to 1.4 points of accuracy, and
+# where noise is so small that steps cannot grow any more, twice as many by another half point.
+PATIENT_EPOCHS = 40
+PATIENT = "dp-memf"
 STEPS_PER_EPOCH = 20
 MOMENTUM = 0.95
 # On all examples a pass is a single step.
@@ -50,7 +55,9 @@ def rule_for(loss: LinearLoss) -> Rule:
     """The measured rule for this kind of loss."""
     if isinstance(loss, LeastSquares):
         return Rule(clip=0.3, noise=0.25, fastest=1.0)
-    return Rule(clip=0.5, noise=1.0, fastest=8.0 if isinstance(loss, Softmax) else 16.0)
+    if isinstance(loss, Softmax):
+        return Rule(clip=0.5, noise=1.0, fastest=8.0)
+    return Rule(clip=0.5, noise=2.0, fastest=16.0)
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ def choose_settings(
     if batch_size is None and not whole:
         batch_size = -(-examples // STEPS_PER_EPOCH)
     if epochs is None:
-        epochs = FULL_BATCH_STEPS if whole else EPOCHS
+        epochs = FULL_BATCH_STEPS if whole else _epochs(method, loss)
     if momentum is None:
         momentum = FULL_BATCH_MOMENTUM if whole else MOMENTUM
     return Settings(
@@ -93,6 +100,19 @@ def choose_settings(
         clip=rule_for(loss).clip if clip is None else clip,
         momentum=momentum,
     )
+
+
+def _epochs(method: str, loss: LinearLoss) -> int:
+    patient = method == PATIENT and not isinstance(loss, LeastSquares)
+    return PATIENT_EPOCHS if patient else EPOCHS
+
+
+def wants_more_epochs(plan: Plan, settings: Settings, loss: LinearLoss) -> bool:
+    """Whether a run with the default number of passes should have twice as many: noise is so small that
+    the learning rate is the fastest steady one."""
+    rule = rule_for(loss)
+    patient = settings.epochs == PATIENT_EPOCHS == _epochs(settings.method, loss)
+    return patient and rule.noise / plan.predicted_error > rule.fastest
 
 
 def choose_learning_rate(plan: Plan, loss: LinearLoss) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,13 @@ from sordino.engine.train import train
 from sordino.errors import PrivacyWarning, SordinoError, require_count
 from sordino.losses import LinearLoss
 from sordino.models.columns import is_table, public_bounds, table_schema
-from sordino.models.defaults import AVERAGE, choose_learning_rate, choose_settings
+from sordino.models.defaults import (
+    AVERAGE,
+    Settings,
+    choose_learning_rate,
+    choose_settings,
+    wants_more_epochs,
+)
 from sordino.models.rows import RowPreparation, blocks
 from sordino.models.schema import Schema
 from sordino.planning import Plan, plan
@@ -78,11 +85,23 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             clip=self.clip,
             momentum=self.momentum,
         )
+        made = self._planned(examples, settings)
+        if self.epochs is None and wants_more_epochs(made, settings, loss):
+            made = self._planned(examples, replace(settings, epochs=2 * settings.epochs))
+        if "learning_rate" not in recipe_named(settings.method).option_names():
+            return made
+        rate = self.learning_rate
+        return made.with_update(
+            learning_rate=choose_learning_rate(made, loss) if rate is None else rate
+        )
+
+    def _planned(self, examples: int, settings: Settings) -> Plan:
+        """The run with these settings; its learning rate is not chosen yet."""
         recipe = recipe_named(settings.method)
         options: dict[str, Any] = {"clip": settings.clip, "momentum": settings.momentum}
         if recipe.options({})["output"] == "last":
             options["average"] = AVERAGE
-        made = plan(
+        return plan(
             settings.method,
             examples=examples,
             batch_size=settings.batch_size,
@@ -93,12 +112,6 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             unit=self.unit,
             noise=self.noise,
             **{name: value for name, value in options.items() if name in recipe.option_names()},
-        )
-        if "learning_rate" not in recipe.option_names():
-            return made
-        rate = self.learning_rate
-        return made.with_update(
-            learning_rate=choose_learning_rate(made, loss) if rate is None else rate
         )
 
     def _identified_by(self, X: Any) -> Any:
