@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test test-slow fuzz lint format bench clean
+.PHONY: help demo test test-slow fuzz lint format bench docs clean
 
 help:
 	@echo "make demo       train a private model on real data and write a report"
@@ -11,6 +11,7 @@ help:
 	@echo "make test-slow  the long tests"
 	@echo "make fuzz       coverage-guided fuzzing of every reader (docs/robustness.md)"
 	@echo "make bench      the benchmarks of docs/benchmarks.md"
+	@echo "make docs       the documentation as a site, in site/"
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit("Sordino needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -51,5 +52,9 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
+docs: $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) demo-output .pytest_cache .ruff_cache .mypy_cache .fuzz
+	rm -rf $(VENV) site demo-output .pytest_cache .ruff_cache .mypy_cache .fuzz

@@ -19,6 +19,18 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XDG_CACHE_HOME"] = os.path.join(tempfile.gettempdir(), "sordino-test-cache")
 
 
+@pytest.fixture
+def own_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recipes that a test registers are gone after it."""
+    from sordino import recipes, registry
+    from sordino.streams import contributions
+
+    monkeypatch.setattr(recipes, "RECIPES", recipes.RECIPES)
+    monkeypatch.setattr(recipes, "STREAMS", recipes.STREAMS)
+    monkeypatch.setattr(contributions, "_KINDS", dict(contributions._KINDS))
+    monkeypatch.setattr(registry, "OWN", set())
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test touches the user's keys; processes that tests start inherit the variable."""

@@ -21,6 +21,7 @@ FLOORS: list[set[str]] = [
     {"streams", "mechanisms", "schedules"},
     {"updates", "references"},
     {"accounting", "recipes"},
+    {"registry"},
     {"planning"},
     {"comparison"},
     {"ledger"},

@@ -1,39 +1,254 @@
-"""Every Python block in the documentation runs, block after block of a page in one namespace."""
+"""Every block of the documentation is run: Python, commands, and the files that pages show.
+
+The blocks of a page run one after the other, in one namespace and one empty folder:
+
+* ```` ```python ````: executed; what a trailing ``# => text`` says must be printed, in that order.
+* ```` ```console ````: each ``$ sordino ...`` runs through the command line's own code; lines of output
+  that the page shows must be in what was printed (``...`` stands for anything).
+* a block with a title (```` ```toml title="facts.toml" ````) is written to a file of that name first.
+
+``<!-- not run: reason -->`` above a block leaves it out. `NOT_RUN` counts them, and commands in them, as
+in blocks without a language, must still be ones that the command line understands.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from html.parser import HTMLParser
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
+import jax
 import pytest
+import typer
+from typer.testing import CliRunner
+
+from sordino.cli.main import app
+from sordino.recipes import RECIPES
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+# Pages on which a guarantee must be printed.
+PROMISING = ("README.md", "docs/guide.md", "docs/quickstart/", "docs/algorithms/")
+# How many blocks of each page are not run; the pages say why.
+NOT_RUN = {
+    "docs/audit.md": 1,
+    "docs/durable-runs.md": 1,
+    "docs/guide.md": 1,
+    "docs/index.md": 1,
+    "docs/parties.md": 5,
+    "docs/quickstart/data-owners.md": 2,
+    "docs/quickstart/federated.md": 1,
+    "docs/quickstart/research.md": 2,
+    "docs/quickstart/tables.md": 1,
+}
+# Blocks of commands that are shown without being marked: their commands are checked, not run.
+SHOWN = {"README.md": 1, "docs/bench.md": 1, "docs/federated.md": 4}
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
+@dataclass(frozen=True)
+class Block:
+    """One block of code of a page."""
+
+    language: str
+    title: str
+    code: str
+    reason: str
+
+    @property
+    def commands(self) -> list[list[str]]:
+        """The ``sordino`` commands in it, without the program's name."""
+        found = []
+        lines = [line.strip() for line in self.code.replace("\\\n", " ").splitlines()]
+        # Where there are prompts, the other lines are output.
+        prompted = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+        for line in prompted or lines:
+            if line.startswith("sordino "):
+                for part in shlex.join(shlex.split(line, comments=True)).split("'&&'"):
+                    found.append(shlex.split(part)[1:])
+        return found
 
 
+FENCE = re.compile(r"^```([\w-]*)(?:[^\n]*?title=\"([^\"]+)\")?[^\n]*$")
+REASON = re.compile(r"^<!-- not run: (.+) -->$")
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """All blocks of a page in order: fenced ones, and indented ones as one without a language."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    reason, at = "", 0
+    while at < len(lines):
+        line = lines[at]
+        fence = FENCE.match(line)
+        if fence:
+            end = lines.index("```", at + 1)
+            code = "".join(f"{one}\n" for one in lines[at + 1 : end])
+            yield Block(fence[1], fence[2] or "", code, reason)
+            at, reason = end, ""
+        elif line.startswith("    ") and not lines[at - 1].strip():
+            end = at
+            while end < len(lines) and (lines[end].startswith("    ") or not lines[end].strip()):
+                end += 1
+            yield Block("", "", "".join(f"{one}\n" for one in lines[at:end]), reason)
+            at, reason = end - 1, ""
+        elif line.strip():
+            found = REASON.match(line)
+            reason = found[1] if found else ""
+        at += 1
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def is_run(block: Block) -> bool:
+    return block.language in ("python", "console") and not block.reason
+
+
+@pytest.fixture
+def quick_compilation() -> Iterator[None]:
+    """Compile with less optimization: most of the time of a tiny run is spent on that."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def said(code: str) -> list[str]:
+    return re.findall(r"# => (.+)$", code, flags=re.M)
+
+
+def run_console(block: Block) -> str:
+    """Run the commands of a block; what they print must hold what the page shows."""
+    printed = ""
+    shown = [line for line in block.code.replace("\\\n", " ").splitlines() if line.strip()]
+    for line in shown:
+        if line.startswith("$ "):
+            assert line.startswith("$ sordino "), f"only sordino's own commands are run: {line}"
+    for command in block.commands:
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, f"{command}: {result.output}"
+        printed += result.output
+    text = " ".join(printed.split())
+    for line in shown:
+        if not line.startswith("$ ") and line.strip() != "...":
+            assert " ".join(line.split()) in text, f"not printed: {line}\n{printed}"
+    return printed
+
+
+@pytest.mark.usefixtures("quick_compilation", "own_recipes")
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name
+    "page", [page for page in PAGES if any(map(is_run, blocks(page)))], ids=name_of
 )
-def test_python_blocks_run(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blocks_run(
+    page: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
     namespace: dict[str, object] = {"__name__": "documentation"}
-    for block in blocks(page, "python"):
-        exec(compile(block, f"{page.name}", "exec"), namespace)
-    assert "differential privacy" in capsys.readouterr().out
+    everything = ""
+    for block in blocks(page):
+        if block.title:
+            (tmp_path / block.title).write_text(block.code, encoding="utf-8")
+        if not is_run(block):
+            continue
+        if block.language == "console":
+            everything += run_console(block)
+            continue
+        exec(compile(block.code, name_of(page), "exec", dont_inherit=True), namespace)
+        printed = capsys.readouterr().out
+        everything += printed
+        rest = " ".join(printed.split())
+        for expected in said(block.code):
+            assert expected in rest, f"{expected!r} was not printed: {printed}"
+            rest = rest.split(expected, 1)[1]
+    if name_of(page).startswith(PROMISING):
+        assert "differential privacy" in " ".join(everything.split())
+
+
+def test_what_is_not_run_is_counted_and_says_why() -> None:
+    skipped = [(page, block) for page in PAGES for block in blocks(page) if block.reason]
+    for page, block in skipped:
+        assert len(block.reason.split()) >= 4, f"{name_of(page)}: say why: {block.reason!r}"
+    assert Counter(name_of(page) for page, _ in skipped) == NOT_RUN
+    shown = Counter(
+        name_of(page)
+        for page in PAGES
+        for block in blocks(page)
+        if block.commands and not block.reason and not is_run(block)
+    )
+    assert shown == SHOWN
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_are_ones_that_exist(page: Path) -> None:
+    """Also where they are not run: names, options and types are those of the command line."""
+    for block in blocks(page):
+        for command in block.commands:
+            understand(command)
+
+
+@cache
+def command_line() -> Any:
+    return typer.main.get_command(app)
+
+
+def understand(arguments: list[str]) -> None:
+    """Parse a command without running it."""
+    at, known = 0, command_line()
+    context = known.make_context("sordino", [], resilient_parsing=True)
+    while hasattr(known, "commands"):
+        assert arguments[at] in known.commands, f"there is no command {' '.join(arguments)}"
+        known, at = known.commands[arguments[at]], at + 1
+    known.make_context(arguments[at - 1], arguments[at:], parent=context)
+
+
+def test_a_wrong_command_is_noticed() -> None:
+    for wrong in ("trian income.csv", "train income.csv --epsilonn 1", "plan --examples many"):
+        with pytest.raises(Exception, match=r"(?i)no such option|no command|not a valid"):
+            understand(wrong.split())
+
+
+def test_the_reader_of_pages_reads_what_it_should(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        '```toml title="a.toml"\nx = 1\n```\n\n<!-- not run: it takes an hour -->\n'
+        "```console\n$ sordino plan dp-gd \\\n    --steps 3   # why not\n...\n```\n\n"
+        "    sordino ledger init --ledger a && sordino recipes\n"
+    )
+    first, second, third = blocks(page)
+    assert (first.language, first.title, first.code) == ("toml", "a.toml", "x = 1\n")
+    assert second.reason == "it takes an hour"
+    assert second.commands == [["plan", "dp-gd", "--steps", "3"]]
+    assert third.commands == [["ledger", "init", "--ledger", "a"], ["recipes"]]
 
 
 def test_the_schema_in_the_guide_is_one(tmp_path: Path) -> None:
     from sordino.models.schema import Schema
 
-    (text,) = blocks(ROOT / "docs" / "guide.md", "toml")
+    (text,) = [block.code for block in blocks(DOCS / "guide.md") if block.language == "toml"]
     assert tomllib.loads(text)["target"] == "income"
     path = tmp_path / "facts.toml"
     path.write_text(text, encoding="utf-8")
     assert Schema.load(path).examples == 32561
+
+
+def test_the_worked_example_is_the_file() -> None:
+    first = next(block for block in blocks(DOCS / "own-recipe.md") if block.language == "python")
+    assert first.code == (ROOT / "examples" / "own_recipe.py").read_text(encoding="utf-8")
 
 
 def test_links_between_pages_lead_somewhere() -> None:
@@ -41,3 +256,76 @@ def test_links_between_pages_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_algorithm_has_a_page_with_a_figure() -> None:
+    """A private recipe is a heading of one of the pages; each page has its picture."""
+    headings = ""
+    for page in sorted((DOCS / "algorithms").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        headings += " ".join(re.findall(r"^# (.+)$", text, flags=re.M)) + " "
+        assert re.search(r"!\[[^\]]{20,}\]\(\.\./images/algorithms/[\w-]+\.svg\)", text), page.name
+    missing = {name for name, recipe in RECIPES.items() if recipe.private} - set(
+        re.findall(r"[\w-]+", headings)
+    )
+    assert not missing
+
+
+def module(name: str) -> Any:
+    """A module that lies beside the pages."""
+    spec = spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def test_pages_of_figures_get_into_the_menu(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "a.md").write_text("\n# A. Two tables\n")
+    config = {"docs_dir": str(tmp_path), "nav": [{"Home": "index.md"}, {"Evidence": []}]}
+    assert module("hooks").on_config(config)["nav"][1] == {
+        "Evidence": [{"A. Two tables": "results/a.md"}]
+    }
+
+
+@pytest.mark.slow
+def test_figures_are_made_by_the_library() -> None:
+    """All of them can be made again, with titles and labelled axes."""
+    figures = module("figures")
+    drawn = {path.stem for path in (DOCS / "images" / "algorithms").glob("*.svg")}
+    assert drawn == set(figures.FIGURES)
+    for make in figures.FIGURES.values():
+        for axes in make().axes:
+            assert axes.get_title(loc="left")
+            assert axes.get_xlabel()
+            assert axes.get_ylabel()
+
+
+class Sources(HTMLParser):
+    """What a page makes a browser fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag in ("script", "img", "iframe"):
+            self.found.append(given.get("src") or "")
+        if tag == "link" and given.get("rel") in ("stylesheet", "preload", "icon"):
+            self.found.append(given.get("href") or "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="pip install 'sordino[docs]'")
+def test_the_site_builds_and_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
+    """Strictly: a broken link, a missing page or an unknown name is an error."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for page in tmp_path.rglob("*.html"):
+        sources = Sources()
+        sources.feed(page.read_text(encoding="utf-8"))
+        assert not [one for one in sources.found if "//" in one], page.name

@@ -1,0 +1,28 @@
+"""What MkDocs does besides: whatever pages of figures there are in ``docs/results`` go into the menu."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+SECTION = "Evidence"
+
+
+def title_of(page: Path) -> str:
+    """The page's heading, or its file's name."""
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("# "):
+            return line[2:].strip()
+    return page.stem
+
+
+def on_config(config: Any) -> Any:
+    """Append ``results/*.md`` to the section of figures."""
+    folder = Path(config["docs_dir"])
+    found = sorted((folder / "results").glob("*.md"))
+    for section in config["nav"]:
+        if SECTION in section:
+            section[SECTION] += [
+                {title_of(page): page.relative_to(folder).as_posix()} for page in found
+            ]
+    return config

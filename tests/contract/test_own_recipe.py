@@ -1,0 +1,128 @@
+"""The worked example of docs/own-recipe.md passes the contract suite: every test of it, for that recipe."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sordino
+from sordino import SordinoError, recipes, registry
+from sordino.recipes import Recipe
+
+from . import cases, reference, test_contract
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_recipe.py"
+
+
+def load() -> Any:
+    spec = importlib.util.spec_from_file_location("own_recipe", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["own_recipe"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+own = load()
+NAME = own.RECIPE.name
+
+
+@pytest.fixture
+def registered(own_recipes: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The recipe is in the table, and in that of the contract suite; afterwards it never was."""
+    registry.register(own.RECIPE, contribution=own.Normalized)
+    for module in (cases, test_contract):
+        monkeypatch.setattr(module, "RECIPES", recipes.RECIPES)
+    # What it is, written down a second time, in double precision.
+    monkeypatch.setitem(
+        reference.OWN, "normalized", lambda n, g: reference.clip(g / n["short"], n["clip"])
+    )
+    yield
+    cases.make.cache_clear()
+    cases.neighbours.cache_clear()
+
+
+def contract() -> Iterator[Any]:
+    """Every test of the suite that takes a recipe's name, with what else it takes."""
+    for label, test in vars(test_contract).items():
+        if not label.startswith("test_") or "name" not in inspect.signature(test).parameters:
+            continue
+        for arguments in calls(test):
+            quick = arguments.get("mechanism", "tree") in ("auto", "tree", "independent")
+            marks = [] if quick and "drivers" not in label else [pytest.mark.slow]
+            name = "-".join([label[5:], *arguments.values()])
+            yield pytest.param(test, arguments, marks=marks, id=name)
+
+
+def calls(test: Callable[..., None]) -> Iterator[dict[str, Any]]:
+    """What else to call it with; nothing for tests of amplified curves and of chosen variants."""
+    needs = set(inspect.signature(test).parameters) - {"name"}
+    if not needs:
+        yield {}
+    elif needs == {"sampling", "mechanism"}:
+        # All of them, but for what the library refuses; the optimum takes seconds.
+        for sampling in own.RECIPE.samplings:
+            for mechanism in own.RECIPE.mechanisms:
+                if mechanism not in ("dense", "auto") or sampling == "fixed":
+                    yield {"sampling": sampling, "mechanism": mechanism}
+
+
+@pytest.mark.usefixtures("registered", "quick_compilation")
+@pytest.mark.parametrize(("test", "arguments"), list(contract()))
+def test_the_example_keeps_the_contract(
+    test: Callable[..., None], arguments: dict[str, Any]
+) -> None:
+    test(NAME, **arguments)
+
+
+@pytest.mark.usefixtures("registered", "quick_compilation")
+def test_without_noise_the_example_is_the_plain_algorithm() -> None:
+    test_contract.test_without_noise_it_is_the_plain_algorithm(NAME, {})
+
+
+@pytest.mark.usefixtures("registered")
+def test_registered_it_is_like_any_other() -> None:
+    found = sordino.compare_recipes(
+        [NAME, "dp-memf"],
+        examples=500,
+        batch_size=100,
+        epochs=1,
+        epsilon=1.0,
+        delta=1e-5,
+    )
+    assert NAME in {row.recipe for row in found.ranked}
+    registry.register(own.RECIPE, contribution=own.Normalized)  # again: nothing happens
+    bound = own.Normalized(clip=0.5, short=0.1).bounds(3)
+    np.testing.assert_array_equal(bound, 0.5)
+
+
+def recipe(**changes: Any) -> Recipe:
+    return Recipe(**{**vars(own.RECIPE), **changes})
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(
+    ("changes", "contribution", "words"),
+    [
+        ({"name": "dp-gd"}, None, "another recipe called 'dp-gd'"),
+        ({"name": "dp-x", "stream": "unheard of"}, None, "the stream 'unheard of'"),
+        ({"name": "dp-x", "defaults": {}}, own.Normalized, "no default for 'short'"),
+    ],
+)
+def test_what_cannot_be_registered(changes: dict[str, Any], contribution: Any, words: str) -> None:
+    with pytest.raises(SordinoError, match=words):
+        registry.register(recipe(**changes), contribution=contribution)
+    assert "dp-x" not in recipes.RECIPES
+
+
+def test_the_example_is_short_and_gone_after_a_test() -> None:
+    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 60
+    assert NAME not in recipes.RECIPES
