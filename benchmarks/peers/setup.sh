@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Create the peers' environments below DIR: DIR/opacus and DIR/jaxprivacy.
+# Create the peers' environments below DIR: DIR/opacus, DIR/jaxprivacy and DIR/diffprivlib.
 # Usage: setup.sh DIR        (PYTHON names the interpreter to build them with; default python3)
 set -euo pipefail
 
@@ -23,3 +23,7 @@ PY
 
 "$python" -m venv "$dir/jaxprivacy"
 "$dir/jaxprivacy/bin/pip" install jax==0.10.2 jax-privacy==2.0.0
+
+# diffprivlib fails with later versions of scikit-learn than 1.7.
+"$python" -m venv "$dir/diffprivlib"
+"$dir/diffprivlib/bin/pip" install diffprivlib==0.6.6 scikit-learn==1.6.1

@@ -92,6 +92,8 @@ def test_the_experiments_of_this_repository_are_complete() -> None:
     for name, experiment in experiments.items():
         assert experiment.name == name
         assert cells_of(experiment, quick=True)
-        assert "public" in experiment.protocol
+        assert (
+            "public" in experiment.protocol or experiment.task == "speed"
+        )  # nothing is chosen there
     used = {contender.recipe for contender in experiments["a"].contenders}
     assert used >= {recipe.name for recipe in RECIPES.values() if recipe.private}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,20 @@ def test_a_quick_run_leaves_out_and_changes_what_it_is_told_to(results: Results)
         ("one", "second"),
     ]
     assert cells[0].settings == {"parties": 2}
+    slow = replace(results.experiment.populations[0].budgets[0], quick=False)
+    populations = tuple(replace(one, budgets=(slow,)) for one in results.experiment.populations)
+    left = cells_of(replace(results.experiment, populations=populations), quick=True)
+    assert [cell.contender for cell in left] == ["second"]  # not private: no budget
     assert cells_of(results.experiment, quick=False)[2].settings == {"parties": 3}
+
+
+def test_a_contender_may_take_part_in_some_budgets_only(tmp_path: Path) -> None:
+    budgets = "budgets = [{ epsilon = 1.0, delta = 1e-5 }, { epsilon = 2.0, delta = 1e-5 }]"
+    text = LINES.replace("budgets = [{ mu = 1.0, delta = 1e-5 }]", budgets)
+    text = text.replace('label = "third"', 'label = "third"\nepsilons = [2.0]')
+    cells = cells_of(read_experiment(write_toy(tmp_path, text=text, chosen=False)), quick=False)
+    found = [(cell.contender, cell.budget.epsilon) for cell in cells if cell.budget is not None]
+    assert found[:3] == [("first", 1.0), ("first", 2.0), ("third", 2.0)]
 
 
 def test_a_budget_of_mu_has_the_epsilon_that_follows() -> None:

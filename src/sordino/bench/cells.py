@@ -54,7 +54,7 @@ class Cell:
     def key(self) -> str:
         """Of everything that the cell's figures follow from."""
         sources = TASKS[self.task].sources_of(self.population)
-        return _hash([asdict(self), _version.__version__, figures_digest(sources)])
+        return _hash([_content(self), _version.__version__, figures_digest(sources)])
 
     @property
     def name(self) -> str:
@@ -75,11 +75,12 @@ class Trial:
     candidates: tuple[dict[str, Any], ...]
     tuning: Tuning
     measure: str
+    task: str = "train"
 
     @property
     def key(self) -> str:
-        sources = TASKS["train"].sources_of(self.population)
-        return _hash([asdict(self), _version.__version__, figures_digest(sources)])
+        sources = TASKS[self.task].sources_of(self.population)
+        return _hash([_content(self), _version.__version__, figures_digest(sources)])
 
     @property
     def name(self) -> str:
@@ -94,14 +95,14 @@ def cells_of(experiment: Experiment, *, quick: bool) -> list[Cell]:
         Cell(
             experiment=experiment.name,
             population=_slim(population),
-            budget=budget,
+            budget=None if budget is None else replace(budget, quick=True),
             contender=contender.label,
             recipe=contender.recipe,
             settings={
                 **experiment.settings_of(contender, population.name, budget),
                 **(contender.quick if quick and isinstance(contender.quick, Mapping) else {}),
             },
-            seeds=(experiment.first_seed, count),
+            seeds=(experiment.first_seed, min(count, contender.seeds or count)),
             task=contender.task or experiment.task,
             private=contender.private,
         )
@@ -116,13 +117,14 @@ def trials_of(experiment: Experiment) -> list[Trial]:
         Trial(
             experiment=experiment.name,
             population=_slim(population),
-            budget=budget,
+            budget=None if budget is None else replace(budget, quick=True),
             contender=contender.label,
             recipe=contender.recipe,
             settings=contender.settings_on(population.name),
             candidates=tuple(contender.candidates()),
             tuning=experiment.tuning,
             measure=experiment.headline,
+            task=contender.task or experiment.task,
         )
         for population, budget, contender in _pairs(experiment)
         if contender.grid
@@ -138,8 +140,10 @@ def _pairs(experiment: Experiment) -> Iterator[tuple[Population, Budget | None, 
                 yield population, None, contender
                 continue
             for budget in population.budgets:
+                if contender.epsilons and budget.epsilon not in contender.epsilons:
+                    continue
                 adjacency = contender.adjacency or budget.adjacency
-                yield population, replace(budget, adjacency=adjacency, quick=True), contender
+                yield population, replace(budget, adjacency=adjacency), contender
 
 
 def _in_quick(population: Population, budget: Budget | None, contender: Contender) -> bool:
@@ -148,7 +152,14 @@ def _in_quick(population: Population, budget: Budget | None, contender: Contende
 
 def _slim(population: Population) -> Population:
     """Without what does not bear on figures: texts, places in figures, and the other budgets."""
-    return replace(population, budgets=(), note="", panel="", x=None, quick=True)
+    return replace(population, budgets=(), note="", panel="", x=None, x_title="", quick=True)
+
+
+def _content(piece: Cell | Trial) -> dict[str, Any]:
+    """All that a piece's figures follow from, as plain data."""
+    data = asdict(piece)
+    del data["population"]["x_title"]  # what an axis is called was added later
+    return data
 
 
 def _hash(content: Any) -> str:

@@ -103,6 +103,7 @@ class Population:
       options: whatever else the experiment's task wants to know.
       quick: whether it takes part in a quick run.
       panel, x: where it stands in a figure of lines; see `Experiment.layout`.
+      x_title: of that panel, if not the experiment's.
       note: facts about the preparation that a reader should know.
     """
 
@@ -116,6 +117,7 @@ class Population:
     quick: bool = True
     panel: str = ""
     x: float | None = None
+    x_title: str = ""
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -137,9 +139,11 @@ class Contender:
       grid: settings to choose from on public rows, each with its candidates.
       quick: whether it takes part in a quick run, or the settings that are different there.
       populations: names of those it takes part in; all by default.
+      epsilons: of the budgets it is run with; all by default.
       private: whether it needs a budget; follows from the recipe, where there is one.
       like: another contender whose chosen settings it has too.
       task: if not the experiment's; see `sordino.bench.tasks`.
+      seeds: how many at most, if fewer than the experiment has.
     """
 
     label: str
@@ -149,13 +153,17 @@ class Contender:
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     quick: bool | Settings = True
     populations: tuple[str, ...] = ()
+    epsilons: tuple[float, ...] = ()
     adjacency: str | None = None
     private: bool = True
     like: str = ""
     task: str = ""
+    seeds: int | None = None
     note: str = ""
 
     def __post_init__(self) -> None:
+        if self.seeds is not None:
+            require_count("seeds", self.seeds)
         if self.recipe:
             object.__setattr__(self, "private", recipe_named(self.recipe).private)
 
@@ -213,6 +221,8 @@ class Target:
         return low and (self.at_most is None or value <= self.at_most)
 
     def __str__(self) -> str:
+        if self.at_most is not None and self.at_least is not None:
+            return f"{self.at_least:g} to {self.at_most:g}"
         if self.at_most is not None:
             return f"at most {self.at_most:g}"
         return f"at least {self.at_least:g}"
@@ -427,7 +437,8 @@ def _population(data: Any) -> Population:
 def _contender(data: Any) -> Contender:
     given = known_fields("a contender", data, Contender)
     given["grid"] = {name: tuple(values) for name, values in given.get("grid", {}).items()}
-    given["populations"] = tuple(given.get("populations", ()))
+    for name in ("populations", "epsilons"):
+        given[name] = tuple(given.get(name, ()))
     return Contender(**given)
 
 

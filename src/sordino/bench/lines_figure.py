@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from sordino.bench.measures import MEASURES
-from sordino.bench.panels import over_x, panels
+from sordino.bench.panels import axis_title, over_x, panels
 from sordino.bench.results import Line, Results
 from sordino.report.plots import GREY, INK
 
@@ -94,7 +94,7 @@ def _panel(axes: Any, results: Results, name: str, styles: dict[str, Any]) -> di
     if experiment.y_log:
         axes.set_yscale("log")
     _ticks(axes, results, name)
-    axes.set_xlabel(experiment.x_title, fontsize=_NORMAL, color=INK)
+    axes.set_xlabel(axis_title(results, name), fontsize=_NORMAL, color=INK)
     axes.set_ylabel(measure.title, fontsize=_NORMAL, color=INK)
     axes.set_title(name, fontsize=_NORMAL + 0.5, color=INK, loc="left", fontweight="bold")
     axes.grid(True, color=GREY, alpha=0.25, linewidth=0.8)
@@ -116,8 +116,9 @@ def _ticks(axes: Any, results: Results, name: str) -> None:
     places = sorted(
         {x for pairs in over_x(results, name).values() for x, _ in pairs if x is not None}
     )
-    if len(places) <= 8 and (not places or places[-1] < 10_000):
-        axes.set_xticks(places, [f"{x:g}" for x in places])
+    few = not places or places[-1] < 10_000 or results.experiment.x_log
+    if len(places) <= 8 and few:
+        axes.set_xticks(places, [f"{x:.3g}" for x in places])
         axes.xaxis.set_minor_formatter(NullFormatter())
     elif not results.experiment.x_log:
         axes.xaxis.set_major_formatter(ScalarFormatter())

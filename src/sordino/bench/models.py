@@ -10,9 +10,10 @@ The networks themselves are `sordino.models.networks`; rows are flat here, as fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.errors import SordinoError, require_choice, require_count
-from sordino.models.networks import CNN, cifar_cnn, mnist_cnn
+from sordino.models.networks import CNN, Network, cifar_cnn, mnist_cnn
 
 # Rows whose logits are made together: what the layers hold meanwhile stays small.
 _TOGETHER = 1000
@@ -42,15 +43,21 @@ class NetworkLoss:
       seed: of the first parameters, which are public and the same in every run.
     """
 
-    network: CNN
+    network: Network
     seed: int = 0
 
     def __call__(self, params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
         return self.network.loss(params, x.reshape(self.network.shape), y)
 
     def start(self) -> Any:
-        """The first parameters, a pytree."""
-        return jax.tree.map(np.asarray, self.network.init(jax.random.key(self.seed)))
+        """The first parameters, a pytree: uniform in ``+-1/sqrt(fan_in)``, as `Network.init` has them,
+        but drawn by numpy: nothing has to be compiled for them."""
+        rng = np.random.default_rng(self.seed)
+        layers = []
+        for layer in _shapes(self.network):
+            limit = 1 / math.sqrt(math.prod(layer["weight"][1:]))
+            layers.append({name: rng.uniform(-limit, limit, layer[name]) for name in layer})
+        return jax.tree.map(lambda leaf: leaf.astype(np.float32), tuple(layers))
 
     def shaped(self, flat: NDArray[np.float32]) -> Any:
         """Parameters from all their numbers in the order of the pytree's leaves."""
@@ -93,6 +100,13 @@ def network_loss(
     return NetworkLoss(replace(network, activation=chosen), seed)
 
 
+@cache
+def _shapes(network: Network) -> tuple[dict[str, tuple[int, ...]], ...]:
+    """The shapes of a network's parameters, layer by layer."""
+    found = jax.eval_shape(network.init, jax.random.key(0))
+    return tuple({name: leaf.shape for name, leaf in layer.items()} for layer in found)
+
+
 @partial(jax.jit, static_argnames="network")
-def _apply(network: CNN, params: Any, X: jax.Array) -> jax.Array:
+def _apply(network: Network, params: Any, X: jax.Array) -> jax.Array:
     return network.apply(params, X)

@@ -11,8 +11,9 @@ from typing import Any
 
 from sordino.bench.experiment import Budget, Population, Printed
 from sordino.bench.measures import MEASURES
-from sordino.bench.panels import over_x, panel_at, panel_of, panels
+from sordino.bench.panels import axis_title, over_x, panel_at, panel_of, panels
 from sordino.bench.results import Estimate, Line, Results
+from sordino.bench.slopes import slope_rows
 
 NOT_AS_PUBLISHED = (
     "The files of this data set that were read are not, byte for byte, the published ones: figures may "
@@ -84,7 +85,11 @@ def times_page(results: Results) -> str:
     ]
     for heading, text in tables(results, timed=True):
         parts += [f"## {heading}", text]
-    return "\n\n".join([*parts, markdown(header, rows)]) + "\n"
+    if experiment.x_log and experiment.y_log:
+        parts += ["## Slopes on log-log axes", markdown(*slope_rows(results, timed=True))]
+    if any(line.cpu_seconds is not None or line.times for line in lines):
+        parts.append(markdown(header, rows))
+    return "\n\n".join(parts) + "\n"
 
 
 def index_page(found: Sequence[Results]) -> str:
@@ -180,7 +185,7 @@ def panel_tables(results: Results, panel: str, *, timed: bool) -> Iterator[tuple
                 column = one.epsilon if population.x is None else population.x
                 shown = [_printed(one, [name])[0] if x == column else "" for x in places]
                 body.append([f"*{one.label}, as printed*", *shown])
-        header = [experiment.x_title, *(f"{x:g}" for x in places)]
+        header = [axis_title(results, panel), *(f"{x:.4g}" for x in places)]
         yield MEASURES[name].title, markdown(header, _merged(body))
 
 

@@ -18,6 +18,12 @@ def panels(results: Results) -> list[str]:
     return list(dict.fromkeys(panel_of(population) for population in results.populations()))
 
 
+def axis_title(results: Results, panel: str) -> str:
+    """What the x axis of a panel is."""
+    found = [one.x_title for one in results.populations() if panel_of(one) == panel]
+    return next(filter(None, found), results.experiment.x_title)
+
+
 def panel_at(results: Results, line: Line) -> str:
     """The panel of a line."""
     named = {population.name: panel_of(population) for population in results.populations()}

@@ -3,8 +3,9 @@
 An image x of one channel is mapped to averages of ``x``, of ``|x * psi_a|`` and of
 ``| |x * psi_a| * psi_b |`` with oriented Morlet wavelets psi (Bruna & Mallat 2013), of two scales and
 eight angles here, taken every fourth pixel: 1 + 16 + 64 = 81 channels; 81 x 7 x 7 numbers for an image
-of 28 x 28. The constants are those that Tramer & Boneh (2021) used for private linear models. An image
-gets a margin of zeros, and convolutions go around its edges.
+of 28 x 28. The constants are those that Tramer & Boneh (2021) used for private linear models. Of the
+channels of one scale, or of one pair of scales, the mean over angles is taken away. An image gets a
+margin of zeros, and convolutions go around its edges.
 """
 
 from __future__ import annotations
@@ -93,8 +94,15 @@ def _scatter(images: jax.Array) -> jax.Array:
         rows, columns = averaging(height, spacing), averaging(width, spacing)
         return jnp.einsum("ij,bcjk,lk->bcil", rows, maps, columns)
 
-    parts = [average(images[:, None], 1), average(first, 1), average(second, _HALF)]
-    return jnp.concatenate(parts, axis=1)
+    coarser, twice = jnp.split(average(second, _HALF), [ANGLES], axis=1)
+    parts = [_uneven(average(first, 1)), _uneven(coarser), _uneven(twice)]
+    return jnp.concatenate([average(images[:, None], 1), *parts], axis=1)
+
+
+def _uneven(maps: jax.Array) -> jax.Array:
+    """The channels less their mean at each place: how much of something there is, whatever its direction,
+    is much the same in all images, and a private model pays for the norm of what images share."""
+    return maps - maps.mean(axis=1, keepdims=True)
 
 
 def _every_second(transforms: jax.Array, filters: NDArray[np.float32]) -> jax.Array:

@@ -182,7 +182,8 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return f"{value:.10g}" if value != int(value) else f"{value:.1f}"
+        # In full: budgets that follow from mu are found again by their epsilon.
+        return repr(value)
     if isinstance(value, int):
         return str(value)
     text = str(value).replace("\\", "\\\\").replace('"', '\\"')

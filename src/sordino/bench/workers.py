@@ -100,14 +100,13 @@ def _watch(parent: int) -> None:
 def _run(piece: Cell | Trial, key: str, data: str | None, out: Path) -> None:
     from sordino.bench.cells import Trial
     from sordino.bench.machine import machine
-    from sordino.bench.running import run_trial
     from sordino.bench.store import Store
-    from sordino.bench.tasks import run_task
+    from sordino.bench.tasks import run_task, tune_task
     from sordino.engine.compilation import use_compilation_cache
 
     use_compilation_cache()
     if isinstance(piece, Trial):
-        found = run_trial(piece, data)
+        found = {**tune_task(piece, data), "machine": machine()}
     else:
         found = {"cell": asdict(piece), **run_task(piece, data), "machine": machine()}
     Store(out).write(piece.experiment, key, found)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sordino.bench.cells import Cell
+    from sordino.bench.cells import Cell, Trial
     from sordino.bench.experiment import Population
 
 
@@ -61,8 +61,28 @@ TASKS: Mapping[str, Task] = MappingProxyType(
             "sordino.bench.tasks.federated",
             ("bench/tasks/federated.py", "federated", "sites"),
         ),
-        "schedules": Task("sordino.bench.tasks.schedules", ("bench/tasks/schedules.py",)),
-        "momentum": Task("sordino.bench.tasks.momentum", (*_TRAINING, "bench/tasks/momentum.py")),
+        "schedules": Task(
+            "sordino.bench.tasks.schedules",
+            (
+                "bench/seeds.py",
+                "bench/tasks/schedules.py",
+                "bench/tasks/schedule_data.py",
+                "bench/tasks/schedule_method.py",
+                "bench/tasks/quadratics.py",
+                "influence",
+            ),
+        ),
+        "momentum": Task(
+            "sordino.bench.tasks.momentum",
+            (
+                "bench/data.py",
+                "bench/seeds.py",
+                "bench/tasks/momentum.py",
+                "bench/tasks/momentum_models.py",
+                "bench/tasks/watching.py",
+                "references",
+            ),
+        ),
         "peers": Task("sordino.bench.tasks.peers", ("bench/tasks/peers.py", "models")),
         "speed": Task("sordino.bench.tasks.speed", ("bench/tasks/speed.py",)),
     }
@@ -72,4 +92,10 @@ TASKS: Mapping[str, Task] = MappingProxyType(
 def run_task(cell: Cell, folder: str | None) -> dict[str, Any]:
     """Run a cell, with the data sets in `folder`."""
     found: dict[str, Any] = import_module(TASKS[cell.task].module).run_cell(cell, folder)
+    return found
+
+
+def tune_task(trial: Trial, folder: str | None) -> dict[str, Any]:
+    """Score a grid on public rows, by the `run_trial` of its task."""
+    found: dict[str, Any] = import_module(TASKS[trial.task].module).run_trial(trial, folder)
     return found

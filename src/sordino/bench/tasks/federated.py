@@ -44,7 +44,7 @@ from sordino.federated.simulator import Simulated, simulate
 # Whom a row belongs to is drawn from this; the noise has seeds of its own.
 _DEALT_SEED = 0
 # Candidates that are scored on every fold.
-_FINALISTS = 3
+_FINALISTS = 2
 # Agreements of a table differ in nothing but what the table says.
 _NONCE = "bench"
 
@@ -119,7 +119,7 @@ def run_cell(cell: Cell, folder: str | None) -> dict[str, Any]:
 def run_trial(trial: Trial, folder: str | None) -> dict[str, Any]:
     """Score every candidate on public rows; the best is chosen."""
     examples, folds = _public(_Key(trial.population, folder), trial.tuning)
-    scored = [{"settings": one, "values": []} for one in trial.candidates]
+    scored: list[dict[str, Any]] = [{"settings": one, "values": []} for one in trial.candidates]
 
     def score(one: dict[str, Any], at: list[int]) -> None:
         setting, method = _read(trial.population, {**trial.settings, **one["settings"]})
@@ -129,7 +129,7 @@ def run_trial(trial: Trial, folder: str | None) -> dict[str, Any]:
             for seed in range(trial.tuning.seeds):
                 run = _run(made, folds[i], seed, private=trial.budget is not None)
                 (found,) = score_models(np.asarray(run.params).reshape(1, -1), rows)
-                one["values"].append(found[trial.measure])
+                one["values"].append(float(found[trial.measure]))
 
     for one in scored:
         score(one, [0])
@@ -235,9 +235,7 @@ class _Key:
     def __init__(self, population: Population, folder: str | None) -> None:
         self.population, self.folder = population, folder
         self.clients = int(population.options["clients"])
-        self._text = repr(
-            (population.data, population.loss, population.rows, self.clients, folder)
-        )
+        self._text = repr((population.data, population.loss, population.rows, self.clients, folder))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Key) and self._text == other._text

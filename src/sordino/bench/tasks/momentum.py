@@ -1,0 +1,253 @@
+"""Momentum estimates under privacy, at one budget and equal gradient evaluations (papers/00, section 7).
+
+A population's options:
+
+    model     "logistic", or "network" (one hidden layer of 8 tanh units)
+    batch     examples per step
+    epochs    passes over the data, counted in gradients: a recipe that takes two gradients of every
+              example has half of the steps
+    tuned     epochs of the runs by which the way is chosen, if others
+
+A contender's settings are options of its recipe and ``ways``: its learning rate is a way over the number of
+steps (for steps of one length, about the length of the path). Rates fall linearly to 0, momentum is 0.9.
+With ``printed = true`` the noise is that of Theorem 4 of Tran & Cutkosky instead of the exact one.
+
+The way is chosen on a tenth of the training rows that is declared public: the very plan is run on two
+thirds of it, repeated to as many rows as the data has, and scored by the log-loss on the rest.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.bench.cells import Cell
+from sordino.bench.data import Prepared, public_folds
+from sordino.bench.experiment import Budget, Population, Tuning
+from sordino.bench.running import prepared_rows
+from sordino.bench.tasks.momentum_models import LogisticModel, Model, NetworkModel
+from sordino.bench.tasks.watching import Seen, watch
+from sordino.errors import PrivacyWarning, SordinoError, known_fields, require_choice
+from sordino.planning import Plan, plan
+from sordino.recipes import recipe_named
+from sordino.references.tran_cutkosky import algorithm_1
+from sordino.updates.settings import AVERAGING
+
+Array = NDArray[np.float64]
+MODELS: Mapping[str, Model] = {"logistic": LogisticModel(), "network": NetworkModel()}
+MOMENTUM = 0.9
+# Iterates that are looked at, evenly spaced; the expectation over them is a random iterate's.
+POINTS = 8
+_TUNING = Tuning(share=0.1, folds=3)
+# Seeds of the runs on public rows, far from those of the figures.
+_OTHER_SEEDS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A population's options; see the module."""
+
+    model: str
+    batch: int
+    epochs: float
+    tuned: float | None = None
+
+    def __post_init__(self) -> None:
+        require_choice("model", self.model, MODELS)
+
+    @property
+    def tuning(self) -> Setting:
+        """The setting in which the way is chosen."""
+        return self if self.tuned is None else Setting(self.model, self.batch, self.tuned)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A contender on one data set and budget: all that its plans and its choice of a way follow from."""
+
+    recipe: str
+    options: tuple[tuple[str, Any], ...]
+    ways: tuple[float, ...]
+    printed: bool
+    budget: Budget
+    seeds: tuple[int, int]
+    data: str
+    folder: str | None
+
+    @classmethod
+    def of(cls, cell: Cell, folder: str | None) -> Entry:
+        if cell.budget is None:
+            raise SordinoError(f"{cell.name}: momentum estimates are compared at a budget")
+        options = dict(cell.settings)
+        return cls(
+            recipe=cell.recipe,
+            ways=tuple(options.pop("ways")),
+            printed=bool(options.pop("printed", False)),
+            options=tuple(sorted(options.items())),
+            budget=cell.budget,
+            seeds=cell.seeds,
+            data=cell.population.data,
+            folder=folder,
+        )
+
+
+def run_cell(cell: Cell, folder: str | None) -> dict[str, Any]:
+    """Choose the learning rate on public rows, train on all, and measure models and estimates."""
+    setting = Setting(**known_fields("options", cell.population.options, Setting))
+    entry = Entry.of(cell, folder)
+    way = chosen_way(entry, setting.tuning)
+    rows, _ = _rows(entry.data, folder)
+    model, examples = MODELS[setting.model], len(rows.train[1])
+    made = make_plan(entry, setting, examples, way)
+    seen = _watched(made, model, rows, cell.seeds[0], cell.seeds[1])
+    noise = noise_in_estimate(made)
+    passes = made.gradient_evaluations / examples
+    return {
+        "plan_hash": made.hash,
+        "guarantee": made.guarantee.sentence(),
+        "steps": made.population.steps,
+        "runs": [
+            {
+                "seed": cell.seeds[0] + i,
+                **measures(seen, i, model, rows, made.clip),
+                "estimate_noise": noise,
+                "passes": passes,
+            }
+            for i in range(cell.seeds[1])
+        ],
+        "as_published": rows.as_published,
+        "cpu_seconds_per_run": seen.cpu_seconds / cell.seeds[1],
+        "facts": {"way": way, "steps": made.population.steps, "noise": round(made.noise, 4)},
+    }
+
+
+@lru_cache(maxsize=256)
+def chosen_way(entry: Entry, setting: Setting) -> float:
+    """The way with the least log-loss on public rows."""
+    rows, public = _rows(entry.data, entry.folder)
+    base = make_plan(entry, setting, len(rows.train[1]), entry.ways[0])
+    stand_in = public.with_rows(len(rows.train[1]))
+    scores = [
+        _public_score(_at(base, way), MODELS[setting.model], stand_in, entry.seeds)
+        for way in entry.ways
+    ]
+    return entry.ways[int(np.nanargmin(scores))]
+
+
+def make_plan(entry: Entry, setting: Setting, examples: int, way: float) -> Plan:
+    """The plan of a contender, with as many gradients as the population's epochs have."""
+    per_epoch = -(-examples // setting.batch)
+    steps = max(1, round(setting.epochs * per_epoch / _gradients(entry, per_epoch)))
+    budget = entry.budget
+    spent: dict[str, Any] = budget.spent
+    if entry.printed:
+        noise = algorithm_1(
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            epoch_steps=per_epoch,
+            steps=steps,
+            alpha=1 - MOMENTUM,
+            batch_size=setting.batch,
+            whole_epochs=True,
+        ).noise
+        spent = {"noise_multiplier": noise, "adjacency": budget.adjacency}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        made = plan(
+            entry.recipe,
+            examples=examples,
+            batch_size=setting.batch,
+            steps=steps,
+            momentum=MOMENTUM,
+            lr_schedule="linear",
+            **spent,
+            **dict(entry.options),
+        )
+    return _at(made, way)
+
+
+def noise_in_estimate(made: Plan) -> float:
+    """Root mean square, over steps, of the noise in a coordinate of the momentum estimate: exact.
+
+    For plain gradients that is all by which the estimate differs from the average of the clipped
+    batch gradients; where differences are clipped, what C2 cuts off comes on top.
+    """
+    steps = made.population.steps
+    update = made.update
+    if update.optimizer not in AVERAGING:
+        # The same average as the estimate of normalized steps, which is a multiple of the sum in use.
+        update = type(update)("normalized", update.learning_rate, update.momentum)
+    average = update.workload(made.contribution)
+    weights = made.contribution.bounds(steps).T / made.clip
+    if np.all(weights == weights.flat[0]):
+        error = made.mechanism.workload_error(average) * weights.flat[0]
+    else:
+        error = made.mechanism.workload_error(
+            average, weights if weights.shape[1] > 1 else weights[:, 0]
+        )
+    return float(np.sqrt(np.mean(error**2))) * made.noise * made.clip / made.divisor
+
+
+def measures(seen: Seen, i: int, model: Model, rows: Prepared, clip: float) -> dict[str, float]:
+    """What is measured of one run."""
+    X, y = _floats(rows.train)
+    norms, errors = [], []
+    per_row = np.zeros(1)
+    for iterate, estimate in zip(seen.iterates[:, i], seen.estimates[:, i], strict=True):
+        gradient, per_row = model.gradient(iterate.astype(np.float64), X, y)
+        norms.append(float(np.linalg.norm(gradient)))
+        errors.append(float(np.mean((estimate - gradient) ** 2)))
+    last = seen.iterates[-1, i].astype(np.float64)
+    X_test, y_test = _floats(rows.test)
+    right = (model.logits(last, X_test) > 0) == (y_test > 0.5)
+    return {
+        "accuracy": 100 * float(np.mean(right)),
+        "gradient_norm": norms[-1],
+        "gradient_random": float(np.mean(norms)),
+        "estimate_error": math.sqrt(float(np.mean(errors))),
+        "clipped": 100 * float(np.mean(per_row > clip)),
+    }
+
+
+def _gradients(entry: Entry, per_epoch: int) -> int:
+    """Gradients of every example in a step."""
+    spec = recipe_named(entry.recipe)
+    return spec.contribution(spec.options(dict(entry.options)), per_epoch).gradients
+
+
+def _at(base: Plan, way: float) -> Plan:
+    return base.with_update(learning_rate=way / base.population.steps)
+
+
+def _watched(made: Plan, model: Model, rows: Prepared, first: int, count: int) -> Seen:
+    X, y = rows.train
+    return watch(
+        made, model.loss, model.start(X.shape[1]), (X, y), first=first, count=count, points=POINTS
+    )
+
+
+def _public_score(made: Plan, model: Model, public: Prepared, seeds: tuple[int, int]) -> float:
+    """Mean log-loss on the public rows that were not trained on."""
+    seen = _watched(made, model, public, seeds[0] + _OTHER_SEEDS, seeds[1])
+    X, y = _floats(public.test)
+    scores = [model.mean_loss(last.astype(np.float64), X, y) for last in seen.iterates[-1]]
+    return float(np.mean(scores))
+
+
+def _floats(rows: tuple[Any, Any]) -> tuple[Array, Array]:
+    X, y = rows
+    return X.astype(np.float64), y.astype(np.float64)
+
+
+@lru_cache(maxsize=1)
+def _rows(data: str, folder: str | None) -> tuple[Prepared, Prepared]:
+    """The rows, and the public ones: one fold to score on, the others to train on."""
+    whole = prepared_rows(Population(data, data=data, loss={"kind": "logistic"}), folder)
+    return whole, public_folds(whole, _TUNING)[0]
