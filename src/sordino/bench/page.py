@@ -19,6 +19,9 @@ NOT_AS_PUBLISHED = (
     "The files of this data set that were read are not, byte for byte, the published ones: figures may "
     "differ a little from those on the originals."
 )
+# Targets that are told one by one in the index.
+_MANY = 12
+_MISSED = "NOT reached."
 
 
 def page(results: Results) -> str:
@@ -98,8 +101,16 @@ def index_page(found: Sequence[Results]) -> str:
     for results in found:
         experiment = results.experiment
         parts.append(f"## [{experiment.title}]({experiment.name}.md)")
-        parts.append("\n".join(f"- {sentence}" for sentence in verdicts(results)))
+        parts.append("\n".join(f"- {sentence}" for sentence in _in_short(verdicts(results))))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _in_short(sentences: list[str]) -> list[str]:
+    """Of many targets, how many were reached, and which were not."""
+    if len(sentences) <= _MANY:
+        return sentences
+    missed = [sentence for sentence in sentences if sentence.endswith(_MISSED)]
+    return [f"{len(sentences) - len(missed)} of {len(sentences)} targets were reached.", *missed]
 
 
 def verdicts(results: Results) -> list[str]:
@@ -125,11 +136,11 @@ def _verdicts(results: Results) -> list[tuple[tuple[Population, Budget | None], 
                 if best is None or name not in best.estimates:
                     continue
                 value = best.estimates[name]
-                word = "reached" if target.reached(value.mean) else "NOT reached"
+                word = "reached." if target.reached(value.mean) else _MISSED
                 where = ", ".join([population.name, *([] if budget is None else [budget.short])])
                 sentence = (
                     f"{where}: {best.contender} has {_shown(value, name)} "
-                    f"{measure.title.removeprefix('test ')}; target {target}: {word}."
+                    f"{measure.title.removeprefix('test ')}; target {target}: {word}"
                 )
                 found.append(((population, budget), sentence))
     return found
