@@ -26,6 +26,7 @@ from sordino.bench.experiment import Experiment, read_experiment
 from sordino.bench.machine import machine
 from sordino.bench.running import prepared_rows
 from sordino.bench.tasks import peers
+from sordino.bench.tasks.outside import checkout
 from sordino.errors import SordinoError
 
 # Public trials use another seed than the final runs.
@@ -48,7 +49,7 @@ def candidates(grids: dict[str, Any], cell: Cell) -> Iterator[dict[str, Any]]:
 
 def measured(cell: Cell, experiment: Experiment, grids: dict[str, Any]) -> dict[str, Any]:
     """Tune and run one cell."""
-    root, peer = peers.checkout(), cell.settings["peer"]
+    root, peer = checkout("peers", "accuracy.py"), cell.settings["peer"]
     python = peers.interpreter(root, peers.PEERS[peer])
     if python is None:
         raise SordinoError(f"the environment of {peer} is missing; run benchmarks/peers/setup.sh")
@@ -89,7 +90,7 @@ def measured(cell: Cell, experiment: Experiment, grids: dict[str, Any]) -> dict[
 
 def main(name: str = "g") -> None:
     """Measure what is not measured yet."""
-    root = peers.checkout()
+    root = checkout("peers", "accuracy.py")
     experiments = root / "benchmarks" / "experiments"
     experiment = read_experiment(experiments / f"{name}.toml")
     grids = tomllib.loads((experiments / "peers" / "grids.toml").read_text(encoding="utf-8"))

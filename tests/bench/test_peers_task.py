@@ -16,7 +16,7 @@ import pytest
 from sordino.bench.cells import Cell, cells_of
 from sordino.bench.experiment import Budget, Population, read_experiment
 from sordino.bench.running import prepared_rows
-from sordino.bench.tasks import peers, run_task
+from sordino.bench.tasks import outside, peers, run_task
 from sordino.errors import SordinoError
 from sordino.models.estimators import PrivateClassifier
 
@@ -67,7 +67,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"measured": [FIGURES]}))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(peers.PEERS_VARIABLE, raising=False)
+    monkeypatch.delenv(outside.PEERS_VARIABLE, raising=False)
     return tmp_path
 
 

@@ -14,7 +14,7 @@ from sordino.bench.cells import Cell
 from sordino.bench.experiment import Contender, Experiment, Population
 from sordino.bench.results import Results
 from sordino.bench.slopes import Slope, slope_rows, slopes
-from sordino.bench.tasks import speed
+from sordino.bench.tasks import outside, speed
 from sordino.errors import SordinoError
 
 CELL = Cell(
@@ -80,7 +80,7 @@ def test_a_run_for_each_repeat_and_what_is_counted_in_all(monkeypatch: pytest.Mo
 
 
 def test_a_peer_without_its_environment_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(speed.PEERS_VARIABLE, "somewhere")
+    monkeypatch.setenv(outside.PEERS_VARIABLE, "somewhere")
     asked = measure(monkeypatch, {"missing": "Opacus"})
     peer = replace(CELL, population=replace(CELL.population, options={"part": "peer"}))
     found = speed.run_cell(peer, None)
@@ -117,9 +117,9 @@ def test_outside_a_checkout_there_is_nothing_to_measure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(speed, "__file__", str(tmp_path / "a" / "b" / "c" / "d" / "speed.py"))
+    monkeypatch.setattr(outside, "__file__", str(tmp_path / "a" / "b" / "c" / "d" / "outside.py"))
     with pytest.raises(SordinoError, match="checkout"):
-        speed.checkout()
+        outside.checkout("growth.py")
 
 
 @pytest.mark.slow

@@ -28,10 +28,10 @@ import numpy as np
 from sordino.bench.cells import Cell
 from sordino.bench.data import Prepared
 from sordino.bench.running import prepared_rows
-from sordino.errors import PrivacyWarning, SordinoError, one_line, require_choice, shown
+from sordino.bench.tasks.outside import checkout, environments
+from sordino.errors import PrivacyWarning, SordinoError, one_line, require_choice
 from sordino.models.estimators import PrivateClassifier
 
-PEERS_VARIABLE, PEERS_FOLDER = "SORDINO_PEERS", ".bench"
 OWN = "sordino"
 _SCRIPTS = Path("benchmarks") / "peers"
 _FIGURES = Path("benchmarks") / "experiments" / "peers"
@@ -82,7 +82,7 @@ def run_cell(cell: Cell, folder: str | None) -> dict[str, Any]:
     peer = require_choice("peer", settings.pop("peer", ""), (OWN, *PEERS))
     if peer == OWN:
         return _classifier(cell, settings, prepared_rows(cell.population, folder))
-    root = checkout()
+    root = checkout("peers", "accuracy.py")
     known = stored(root, cell.experiment).get(_place(cell))
     if known is None:
         raise SordinoError(
@@ -210,8 +210,7 @@ def rows_on_disk(rows: Mapping[str, Prepared]) -> Iterator[dict[str, str]]:
 
 def interpreter(root: Path, peer: Peer) -> Path | None:
     """The Python of a peer's environment, if it is there."""
-    folder = Path(os.environ.get(PEERS_VARIABLE) or root / PEERS_FOLDER)
-    found = folder / peer.environment / "bin" / "python"
+    found = environments(root) / peer.environment / "bin" / "python"
     return found if found.is_file() else None
 
 
@@ -240,11 +239,3 @@ def _read(path: Path, changed: int) -> dict[tuple[str, str, float], dict[str, An
 def _place(cell: Cell) -> tuple[str, str, float]:
     assert cell.budget is not None
     return cell.population.name, cell.contender, cell.budget.epsilon
-
-
-def checkout() -> Path:
-    """The checkout that has the peers' scripts: here, or where this package was installed from."""
-    for root in (Path.cwd(), Path(__file__).parents[4]):
-        if (root / _SCRIPTS / "accuracy.py").is_file():
-            return root
-    raise SordinoError(f"comparing with peers needs {shown(str(_SCRIPTS))}: run this in a checkout")

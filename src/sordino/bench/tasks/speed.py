@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from sordino.bench.cells import Cell
+from sordino.bench.tasks.outside import checkout, environments
 from sordino.errors import SordinoError, shown
 
-PEERS_VARIABLE, PEERS_FOLDER = "SORDINO_PEERS", ".bench"
 _PROGRAM = "benchmarks.growth"
 # Parts that run other libraries.
 _BESIDE = ("peer", "network")
@@ -31,12 +31,12 @@ _REPEATED = ("cpu_ms", "overhead", "over_sordino")
 
 def run_cell(cell: Cell, folder: str | None) -> dict[str, Any]:
     """Measure a cell, so many times as it has seeds."""
-    root = checkout()
+    root = checkout("growth.py")
     first, count = cell.seeds
     given = {**cell.population.options, **cell.settings}
     given.setdefault("repeats", count)
     if given.get("part") in _BESIDE:
-        given["environments"] = os.environ.get(PEERS_VARIABLE, str(root / PEERS_FOLDER))
+        given["environments"] = str(environments(root))
     found = measured(given, root, folder)
     if "missing" in found:
         why = f"the environment of {found['missing']} is not there"
@@ -73,14 +73,6 @@ def measured(given: dict[str, Any], root: Path, folder: str | None) -> dict[str,
         raise SordinoError(f"measuring {shown(given)} failed: {last}")
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
-
-
-def checkout() -> Path:
-    """The checkout that has the programs to measure: here, or where this package was installed from."""
-    for root in (Path.cwd(), Path(__file__).parents[4]):
-        if (root / "benchmarks" / "growth.py").is_file():
-            return root
-    raise SordinoError("measuring speed needs a checkout of Sordino: run this in one")
 
 
 def _memory(found: dict[str, Any]) -> dict[str, float]:
