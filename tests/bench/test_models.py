@@ -63,6 +63,7 @@ def test_scores_of_a_network_follow_from_its_loss() -> None:
     assert score["error"] == pytest.approx(100 * np.mean(np.argmax(logits, axis=1) != y))
 
 
+@pytest.mark.slow
 def test_seeds_of_a_network_are_the_runs_of_train() -> None:
     rows = tiny_rows()
     plan = sordino.plan(

@@ -35,7 +35,9 @@ def entry(recipe: str, printed: bool = False, **options: object) -> Entry:
     )
 
 
-@pytest.mark.parametrize("model", [LogisticModel(), NetworkModel(hidden=3)])
+@pytest.mark.parametrize(
+    "model", [NetworkModel(hidden=3), pytest.param(LogisticModel(), marks=pytest.mark.slow)]
+)
 def test_gradients_are_those_of_the_loss(model):
     start = jax.tree.map(lambda leaf: leaf + np.float32(0.1), model.start(4))
     per_row = jax.vmap(jax.grad(model.loss), (None, 0, 0))(start, X, Y)

@@ -23,6 +23,10 @@ SYNTHETIC = Population("synthetic", "synthetic", {"kind": "logistic"}, ())
 BUDGET = Budget(1.0, 1e-5)
 
 
+def slow(recipe: str, settings: dict[str, Any]) -> Any:
+    return pytest.param(recipe, settings, marks=pytest.mark.slow)
+
+
 @pytest.fixture(scope="module")
 def rows() -> Prepared:
     return prepare(SYNTHETIC, None)
@@ -34,10 +38,10 @@ def rows() -> Prepared:
         ("dp-gd", {"steps": 5}),
         ("dp-sgd", {"batches": 20, "epochs": 1}),
         ("dp-memf", {"batches": 20, "epochs": 2, "average": 0.5}),
-        ("dp-memf", {"batches": 20, "epochs": 2, "sampling": "reshuffled"}),
-        ("dp-srm", {"batches": 20, "epochs": 1, "first_batch": 1000}),
-        ("rrpsgd", {"batches": 20, "epochs": 1}),
-        ("dp-nsgd-sr", {"batches": 10, "epochs": 2}),
+        slow("dp-memf", {"batches": 20, "epochs": 2, "sampling": "reshuffled"}),
+        slow("dp-srm", {"batches": 20, "epochs": 1, "first_batch": 1000}),
+        slow("rrpsgd", {"batches": 20, "epochs": 1}),
+        slow("dp-nsgd-sr", {"batches": 10, "epochs": 2}),
         ("dp-gd", {"steps": 3, "noise": "discrete"}),
         ("dp-agd", {"steps": 3}),
     ],
