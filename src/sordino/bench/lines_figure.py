@@ -15,6 +15,8 @@ from sordino.report.plots import GREY, INK
 
 _WIDTH, _HEIGHT, _DPI, _COLUMNS = 5.2, 3.6, 150, 2
 _SMALL, _NORMAL = 8.5, 9.5
+# The better share of contenders is shown to scale if the others would take this much more room.
+_SHOWN, _FAR = 0.75, 3.0
 # Okabe and Ito's colours, in the order in which they are easiest to tell apart; then other dashes.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _MARKERS = "osD^vP*X<>hd"
@@ -89,6 +91,9 @@ def _panel(axes: Any, results: Results, name: str, styles: dict[str, Any]) -> di
             capsize=2.5,
             **style,
         )
+    limits = None if experiment.y_log else _limits(results, name)
+    if limits is not None:
+        axes.set_ylim(*limits)
     if experiment.x_log:
         axes.set_xscale("log")
     if experiment.y_log:
@@ -104,6 +109,31 @@ def _panel(axes: Any, results: Results, name: str, styles: dict[str, Any]) -> di
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(INK)
     return drawn
+
+
+def _limits(results: Results, name: str) -> tuple[float, float] | None:
+    """Where some lines are so far behind that the others could not be told apart: of the better ones.
+
+    What leaves the panel then stands in the table.
+    """
+    headline = results.experiment.headline
+    sign = 1 if MEASURES[headline].lower else -1
+    spans = []
+    for pairs in over_x(results, name).values():
+        lines = [line for _, line in pairs if math.isfinite(line.headline(headline))]
+        if lines:
+            means = [line.headline(headline) for line in lines]
+            low = min(line.headline(headline) - _half(line, headline) for line in lines)
+            high = max(line.headline(headline) + _half(line, headline) for line in lines)
+            spans.append((sign * sum(means) / len(means), low, high))
+    spans.sort()
+    better = spans[: math.ceil(_SHOWN * len(spans))]
+    low, high = min(low for _, low, _ in better), max(high for _, _, high in better)
+    whole = max(high for _, _, high in spans) - min(low for _, low, _ in spans)
+    if whole <= _FAR * (high - low):
+        return None
+    pad = 0.08 * (high - low)
+    return low - pad, high + pad
 
 
 def _half(line: Line, name: str) -> float:
