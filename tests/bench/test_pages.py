@@ -108,6 +108,13 @@ def test_a_table_of_lines_has_a_column_for_each_place(results: Results) -> None:
     ]
 
 
+def test_a_quick_run_is_not_held_to_targets_where_it_was_shortened(results: Results) -> None:
+    contenders = tuple(replace(one, quick={"parties": 1}) for one in results.experiment.contenders)
+    experiment = replace(results.experiment, contenders=contenders)
+    assert verdicts(replace(results, experiment=experiment, quick=True)) == []
+    assert len(verdicts(replace(results, experiment=experiment))) == 1
+
+
 def test_the_figure_of_lines_has_an_axis_for_each_panel(results: Results) -> None:
     (axes,) = result_figure(results).axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("epochs", "test accuracy, %")

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from sordino.bench.measures import MEASURES
-from sordino.bench.panels import axis_title, over_x, panels
+from sordino.bench.panels import axis_title, over_x, panels, place_text
 from sordino.bench.results import Line, Results
 from sordino.report.plots import GREY, INK
 
@@ -148,7 +148,7 @@ def _ticks(axes: Any, results: Results, name: str) -> None:
     )
     few = not places or places[-1] < 10_000 or results.experiment.x_log
     if len(places) <= 8 and few:
-        axes.set_xticks(places, [f"{x:.3g}" for x in places])
+        axes.set_xticks(places, [place_text(x, 3) for x in places])
         axes.xaxis.set_minor_formatter(NullFormatter())
     elif not results.experiment.x_log:
         axes.xaxis.set_major_formatter(ScalarFormatter())

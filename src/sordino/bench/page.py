@@ -11,7 +11,7 @@ from typing import Any
 
 from sordino.bench.experiment import Budget, Population, Printed
 from sordino.bench.measures import MEASURES
-from sordino.bench.panels import axis_title, over_x, panel_at, panel_of, panels
+from sordino.bench.panels import axis_title, over_x, panel_at, panel_of, panels, place_text
 from sordino.bench.results import Estimate, Line, Results
 from sordino.bench.slopes import slope_rows
 
@@ -120,6 +120,9 @@ def verdicts(results: Results) -> list[str]:
 
 def _verdicts(results: Results) -> list[tuple[tuple[Population, Budget | None], str]]:
     experiment = results.experiment
+    # What a quick run shortens says nothing about a target.
+    shortened = [one.label for one in experiment.contenders if isinstance(one.quick, Mapping)]
+    shortened = shortened if results.quick else []
     found = []
     for target in experiment.targets:
         name = target.measure or experiment.headline
@@ -133,7 +136,7 @@ def _verdicts(results: Results) -> list[tuple[tuple[Population, Budget | None], 
                     best = next((one for one in table if one.contender == target.contender), None)
                 else:
                     best = _best(table, budget)
-                if best is None or name not in best.estimates:
+                if best is None or name not in best.estimates or best.contender in shortened:
                     continue
                 value = best.estimates[name]
                 word = "reached." if target.reached(value.mean) else _MISSED
@@ -196,7 +199,7 @@ def panel_tables(results: Results, panel: str, *, timed: bool) -> Iterator[tuple
                 column = one.epsilon if population.x is None else population.x
                 shown = [_printed(one, [name])[0] if x == column else "" for x in places]
                 body.append([f"*{one.label}, as printed*", *shown])
-        header = [axis_title(results, panel), *(f"{x:.4g}" for x in places)]
+        header = [axis_title(results, panel), *(place_text(x) for x in places)]
         yield MEASURES[name].title, markdown(header, _merged(body))
 
 

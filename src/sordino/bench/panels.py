@@ -18,6 +18,11 @@ def panels(results: Results) -> list[str]:
     return list(dict.fromkeys(panel_of(population) for population in results.populations()))
 
 
+def place_text(x: float, digits: int = 4) -> str:
+    """A place on an axis, as a person writes it."""
+    return f"{x:,.0f}" if x >= 1000 and x == int(x) else f"{x:.{digits}g}"
+
+
 def axis_title(results: Results, panel: str) -> str:
     """What the x axis of a panel is."""
     found = [one.x_title for one in results.populations() if panel_of(one) == panel]
