@@ -283,10 +283,15 @@ def module(name: str) -> Any:
 
 def test_pages_of_figures_get_into_the_menu(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "a.md").write_text("\n# A. Two tables\n")
+    for name, title in (("a", "A. Two tables"), ("a-times", "A: times"), ("index", "Results")):
+        (tmp_path / "results" / f"{name}.md").write_text(f"\n# {title}\n")
     config = {"docs_dir": str(tmp_path), "nav": [{"Home": "index.md"}, {"Evidence": []}]}
     assert module("hooks").on_config(config)["nav"][1] == {
-        "Evidence": [{"A. Two tables": "results/a.md"}]
+        "Evidence": [
+            {"Results": "results/index.md"},
+            {"A. Two tables": "results/a.md"},
+            {"CPU times": [{"A: times": "results/a-times.md"}]},
+        ]
     }
 
 
