@@ -29,6 +29,7 @@ def own_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipes, "STREAMS", recipes.STREAMS)
     monkeypatch.setattr(contributions, "_KINDS", dict(contributions._KINDS))
     monkeypatch.setattr(registry, "OWN", set())
+    monkeypatch.setattr(registry, "OWN_STREAMS", set())
 
 
 @pytest.fixture(scope="session", autouse=True)

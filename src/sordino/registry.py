@@ -22,6 +22,8 @@ from sordino.streams.contributions import Contribution
 
 # Names of the recipes that were registered.
 OWN: set[str] = set()
+# And of their streams.
+OWN_STREAMS: set[str] = set()
 
 
 def register(recipe: Recipe, *, contribution: type[Contribution] | None = None) -> None:
@@ -49,8 +51,15 @@ def register(recipe: Recipe, *, contribution: type[Contribution] | None = None) 
 
 def _register_stream(recipe: Recipe, contribution: type[Contribution]) -> None:
     kind = contribution.kind
-    # By name: a module that is run twice defines its classes twice.
-    if contributions._KINDS.get(kind, contribution).__qualname__ != contribution.__qualname__:
+    # Whoever took the place of a known stream or kind would change what other recipes, and plans that
+    # are read from files, promise. By name: a module that is run twice defines its classes twice.
+    if recipe.stream in recipes.STREAMS and recipe.stream not in OWN_STREAMS:
+        raise SordinoError(f"there is another stream called {recipe.stream!r} already")
+    known = contributions._KINDS.get(kind, contribution)
+    if (known.__module__, known.__qualname__) != (
+        contribution.__module__,
+        contribution.__qualname__,
+    ):
         raise SordinoError(f"there is another contribution of kind {kind!r} already")
     needed = [field.name for field in fields(contribution)]
     missing = [name for name in needed if name not in recipe.options({})]
@@ -60,5 +69,6 @@ def _register_stream(recipe: Recipe, contribution: type[Contribution]) -> None:
     def make(options: Mapping[str, Any], steps_per_epoch: int) -> Contribution:
         return contribution(**{name: options[name] for name in needed})
 
+    OWN_STREAMS.add(recipe.stream)
     contributions._KINDS[kind] = contribution
     recipes.STREAMS = MappingProxyType({**recipes.STREAMS, recipe.stream: make})

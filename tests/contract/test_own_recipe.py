@@ -15,6 +15,7 @@ import pytest
 import sordino
 from sordino import SordinoError, recipes, registry
 from sordino.recipes import Recipe
+from sordino.streams import contributions
 
 from . import cases, reference, test_contract
 
@@ -121,6 +122,22 @@ def test_what_cannot_be_registered(changes: dict[str, Any], contribution: Any, w
     with pytest.raises(SordinoError, match=words):
         registry.register(recipe(**changes), contribution=contribution)
     assert "dp-x" not in recipes.RECIPES
+
+
+@pytest.mark.usefixtures("own_recipes")
+def test_nobody_takes_the_place_of_a_stream_of_the_library() -> None:
+    """Otherwise dp-sgd, or a plan read from a file, would promise what somebody else's class does."""
+    before, kinds = dict(recipes.STREAMS), dict(contributions._KINDS)
+    taken = recipe(name="dp-other", stream=recipes.recipe_named("dp-sgd").stream)
+    with pytest.raises(SordinoError, match="another stream"):
+        registry.register(taken, contribution=own.Normalized)
+    kind, known = next(iter(kinds.items()))
+    double = type(known.__qualname__, (own.Normalized,), {"kind": kind})
+    double.__qualname__ = known.__qualname__
+    with pytest.raises(SordinoError, match="another contribution"):
+        registry.register(recipe(name="dp-third"), contribution=double)
+    assert dict(recipes.STREAMS) == before
+    assert kinds == contributions._KINDS
 
 
 def test_the_example_is_short_and_gone_after_a_test() -> None:
