@@ -53,8 +53,7 @@ class Cell:
     @property
     def key(self) -> str:
         """Of everything that the cell's figures follow from."""
-        sources = TASKS[self.task].sources_of(self.population)
-        return _hash([_content(self), _version.__version__, figures_digest(sources)])
+        return _key(self)
 
     @property
     def name(self) -> str:
@@ -79,8 +78,7 @@ class Trial:
 
     @property
     def key(self) -> str:
-        sources = TASKS[self.task].sources_of(self.population)
-        return _hash([_content(self), _version.__version__, figures_digest(sources)])
+        return _key(self)
 
     @property
     def name(self) -> str:
@@ -155,6 +153,12 @@ def _slim(population: Population) -> Population:
     return replace(population, budgets=(), note="", panel="", x=None, x_title="", quick=True)
 
 
+def _key(piece: Cell | Trial) -> str:
+    task = TASKS[piece.task]
+    digest = figures_digest(task.sources_of(piece.population), task.outside)
+    return _hash([_content(piece), _version.__version__, digest])
+
+
 def _content(piece: Cell | Trial) -> dict[str, Any]:
     """All that a piece's figures follow from, as plain data."""
     data = asdict(piece)
@@ -168,11 +172,13 @@ def _hash(content: Any) -> str:
 
 
 @cache
-def figures_digest(sources: tuple[str, ...]) -> str:
-    """Of the code that plans and trains, and of a task's own sources."""
+def figures_digest(sources: tuple[str, ...], outside: tuple[str, ...] = ()) -> str:
+    """Of the code that plans and trains, of a task's own sources, and of what it uses of a checkout."""
     root = Path(__file__).parent.parent
     total = hashlib.sha256()
     for place in (root / name for name in (*_ROOMS, *sources)):
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             total.update(path.read_bytes())
+    for path in sorted(path for pattern in outside for path in root.parent.parent.glob(pattern)):
+        total.update(path.read_bytes())
     return total.hexdigest()

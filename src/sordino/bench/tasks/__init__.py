@@ -28,11 +28,13 @@ class Task:
       sources: what its figures follow from besides the code that plans and trains: files and
         rooms, from the package's folder.
       also: more of them, for populations whose loss or features have this name.
+      outside: files of the checkout that its figures follow from too, as patterns.
     """
 
     module: str
     sources: tuple[str, ...]
     also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    outside: tuple[str, ...] = ()
 
     def sources_of(self, population: Population) -> tuple[str, ...]:
         """What the figures of a population follow from."""
@@ -59,7 +61,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
         ),
         "federated": Task(
             "sordino.bench.tasks.federated",
-            ("bench/tasks/federated.py", "federated", "sites"),
+            ("bench/data.py", "bench/scores.py", "bench/tasks/federated.py", "federated", "sites"),
         ),
         "schedules": Task(
             "sordino.bench.tasks.schedules",
@@ -83,8 +85,16 @@ TASKS: Mapping[str, Task] = MappingProxyType(
                 "references",
             ),
         ),
-        "peers": Task("sordino.bench.tasks.peers", ("bench/tasks/peers.py", "models")),
-        "speed": Task("sordino.bench.tasks.speed", ("bench/tasks/speed.py",)),
+        "peers": Task(
+            "sordino.bench.tasks.peers",
+            ("bench/data.py", "bench/running.py", "bench/tasks/peers.py", "models"),
+            outside=("benchmarks/peers/*.py", "benchmarks/experiments/peers/*.json"),
+        ),
+        "speed": Task(
+            "sordino.bench.tasks.speed",
+            ("bench/tasks/speed.py",),
+            outside=("benchmarks/*.py", "benchmarks/peers/*.py"),
+        ),
     }
 )
 
