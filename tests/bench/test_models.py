@@ -36,7 +36,22 @@ def test_the_papers_networks_have_their_sizes(kind: str, size: int) -> None:
     assert all(jax.tree.leaves(same))
 
 
+def test_scales_are_other_units_of_the_same_network() -> None:
+    plain = network_loss("mnist-cnn", 10, activation="tanh")
+    scaled = network_loss("mnist-cnn", 10, activation="tanh", scales=[2.0, 1.0, 0.5, 4.0])
+    x, y = np.linspace(0, 1, 784, dtype=np.float32), np.int32(3)
+    value, gradient = jax.value_and_grad(plain)(plain.start(), x, y)
+    other, changed = jax.value_and_grad(scaled)(scaled.start(), x, y)
+    assert float(other) == pytest.approx(float(value), rel=1e-6)
+    for a, b, scale in zip(gradient, changed, scaled.scales, strict=True):
+        assert np.asarray(b["weight"]) == pytest.approx(scale * np.asarray(a["weight"]), abs=1e-5)
+    logits = plain.logits(plain.start(), x[None])
+    assert scaled.logits(scaled.start(), x[None]) == pytest.approx(logits, abs=1e-5)
+
+
 def test_networks_refuse_what_does_not_fit() -> None:
+    with pytest.raises(SordinoError, match="mnist-cnn has 4 layers, scales has 2 entries"):
+        network_loss("mnist-cnn", 10, scales=[1.0, 2.0])
     with pytest.raises(SordinoError, match="mnist-cnn has 10 classes, the data 2"):
         network_loss("mnist-cnn", 2)
     with pytest.raises(SordinoError, match="activation"):

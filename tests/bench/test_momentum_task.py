@@ -22,12 +22,15 @@ X = RNG.normal(size=(60, 4)).astype(np.float32)
 Y = (RNG.random(60) < 0.5).astype(np.int32)
 
 
-def entry(recipe: str, printed: bool = False, **options: object) -> Entry:
+def entry(
+    recipe: str, printed: bool = False, curvature: float | None = None, **options: object
+) -> Entry:
     return Entry(
         recipe=recipe,
         options=tuple(sorted(options.items())),
         ways=(1.0,),
         printed=printed,
+        curvature=curvature,
         budget=Budget(1.0, 1e-5),
         seeds=(1000, 2),
         data="synthetic",
@@ -48,8 +51,34 @@ def test_gradients_are_those_of_the_loss(model):
     gradient, norms = model.gradient(flat, X.astype(np.float64), Y.astype(np.float64))
     assert gradient == pytest.approx(rows.mean(axis=0), abs=1e-5)
     assert norms == pytest.approx(np.linalg.norm(rows, axis=1), abs=1e-5)
+    assert model.row_gradients(flat, X.astype(np.float64), Y) == pytest.approx(rows, abs=1e-5)
     values = jax.vmap(model.loss, (None, 0, 0))(start, jnp.asarray(X), jnp.asarray(Y))
     assert model.mean_loss(flat, X, Y) == pytest.approx(float(np.mean(values)), abs=1e-5)
+
+
+def test_movement_of_clipped_gradients():
+    model, rows = LogisticModel(), X.astype(np.float64)
+    now, before = np.full(4, 0.3), np.zeros(4)
+    moved = model.moved(now, before, rows, Y.astype(np.float64), 0.5)
+    for i in range(5):
+        clipped = []
+        for point in (now, before):
+            gradient = (1 / (1 + np.exp(-rows[i] @ point)) - Y[i]) * rows[i]
+            clipped.append(gradient * min(1.0, 0.5 / np.linalg.norm(gradient)))
+        assert moved[i] == pytest.approx(np.linalg.norm(clipped[0] - clipped[1]), rel=1e-9)
+    assert np.all(model.moved(now, now, rows, Y, 0.5) == 0)
+
+
+def test_clips_of_differences_follow_the_way():
+    """C2 = L eta B; a smaller clip costs less noise in the estimate."""
+    setting, chosen = Setting("logistic", 50, 4), entry("dp-nsgd-sr", curvature=0.5)
+    short, long = (make_plan(chosen, setting, 1000, way) for way in (0.4, 1.0))
+    # 40 steps of two gradients, 20 of them an epoch.
+    assert short.contribution.difference_clip == pytest.approx(0.5 * 0.4 / 40 * 20)
+    assert short.contribution.gamma == pytest.approx(0.1)
+    assert noise_in_estimate(short) < noise_in_estimate(long)
+    assert make_plan(chosen, setting, 1000, 100.0).contribution.difference_clip == 1.0
+    assert short.guarantee.epsilon(1e-5) <= 1.0
 
 
 @pytest.mark.slow
@@ -68,6 +97,12 @@ def test_watched_runs_are_the_runs_and_show_the_estimate_of_each_step(recipe):
     moved = seen.iterates[1:] - seen.iterates[:-1]
     along = seen.estimates[1:] / np.linalg.norm(seen.estimates[1:], axis=-1, keepdims=True)
     assert moved == pytest.approx(-0.1 * along, abs=1e-5)
+    assert seen.steps == (1, 2, 3, 4, 5)
+    if recipe == "dp-nsgd":
+        assert seen.lagged is None
+    else:
+        # Three batches an epoch: after four steps the next one compares with the point after one.
+        assert np.array_equal(seen.lagged[3:], seen.iterates[:2])
 
 
 def test_noise_in_the_estimate_of_independent_noise():

@@ -45,6 +45,7 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
         "estimate_noise": Measure("noise in the momentum estimate, rms", 5, varies=False),
         "estimate_error": Measure("momentum estimate less the gradient of all rows, rms", 5),
         "clipped": Measure("rows with a clipped gradient at the end, %", 1),
+        "clipped_differences": Measure("rows whose difference C2 clips, %", 1),
         "passes": Measure("passes (gradients per row)", 1, varies=False),
         "cpu_ms": Measure("CPU ms", 4, timed=True),
         "memory_mb": Measure("peak memory, MB", 0, timed=True),

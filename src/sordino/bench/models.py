@@ -11,7 +11,7 @@ The networks themselves are `sordino.models.networks`; rows are flat here, as fo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from types import MappingProxyType
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.errors import SordinoError, require_choice, require_count
+from sordino.errors import SordinoError, require_choice, require_count, require_positive
 from sordino.models.networks import CNN, Network, cifar_cnn, mnist_cnn
 
 # Rows whose logits are made together: what the layers hold meanwhile stays small.
@@ -41,21 +41,33 @@ class NetworkLoss:
 
     Attributes:
       seed: of the first parameters, which are public and the same in every run.
+      scales: the weights of layer i are ``scales[i]`` times its parameters; () for 1. The same
+        network and first weights in other units: clipping, noise and steps are in parameters, so a
+        layer of a scale above 1 learns faster, takes more of the clip and gets more noise.
     """
 
     network: Network
     seed: int = 0
+    scales: tuple[float, ...] = ()
 
     def __call__(self, params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
-        return self.network.loss(params, x.reshape(self.network.shape), y)
+        return self.network.loss(self.weights(params), x.reshape(self.network.shape), y)
+
+    def weights(self, params: Any) -> Any:
+        """The network's weights."""
+        if not self.scales:
+            return params
+        pairs = zip(params, self.scales, strict=True)
+        return tuple(jax.tree.map(lambda leaf, s=s: leaf * s, layer) for layer, s in pairs)
 
     def start(self) -> Any:
         """The first parameters, a pytree: uniform in ``+-1/sqrt(fan_in)``, as `Network.init` has them,
         but drawn by numpy: nothing has to be compiled for them."""
         rng = np.random.default_rng(self.seed)
         layers = []
-        for layer in _shapes(self.network):
-            limit = 1 / math.sqrt(math.prod(layer["weight"][1:]))
+        shapes = _shapes(self.network)
+        for layer, scale in zip(shapes, self.scales or (1.0,) * len(shapes), strict=True):
+            limit = 1 / math.sqrt(math.prod(layer["weight"][1:])) / scale
             layers.append({name: rng.uniform(-limit, limit, layer[name]) for name in layer})
         return jax.tree.map(lambda leaf: leaf.astype(np.float32), tuple(layers))
 
@@ -73,13 +85,13 @@ class NetworkLoss:
 
     def logits(self, params: Any, X: NDArray[np.float32]) -> NDArray[np.float32]:
         """Logits of many rows, (rows, classes)."""
-        found = []
+        found, weights = [], self.weights(params)
         for first in range(0, len(X), _TOGETHER):
             rows = X[first : first + _TOGETHER]
             # Of one shape, so that one program serves all.
             padded = np.zeros((_TOGETHER, *self.network.shape), np.float32)
             padded[: len(rows)] = rows.reshape(-1, *self.network.shape)
-            found.append(np.asarray(_apply(self.network, params, padded))[: len(rows)])
+            found.append(np.asarray(_apply(self.network, weights, padded))[: len(rows)])
         return np.concatenate(found)
 
     def value(self, logits: jax.Array, y: jax.Array) -> jax.Array:
@@ -89,15 +101,24 @@ class NetworkLoss:
 
 
 def network_loss(
-    name: str, classes: int, *, activation: str = "relu", seed: int = 0
+    name: str,
+    classes: int,
+    *,
+    activation: str = "relu",
+    seed: int = 0,
+    scales: Sequence[float] = (),
 ) -> NetworkLoss:
-    """The loss of a network of `NETWORKS`, with another activation if given."""
+    """The loss of a network of `NETWORKS`, with another activation or other units if given."""
     network = NETWORKS[require_choice("network", name, NETWORKS)]()
     if network.classes != classes:
         raise SordinoError(f"{name} has {network.classes} classes, the data {classes}")
     chosen = ACTIVATIONS[require_choice("activation", activation, ACTIVATIONS)]
     seed = require_count("seed", seed, minimum=0)
-    return NetworkLoss(replace(network, activation=chosen), seed)
+    layers = len(_shapes(network))
+    if scales and len(scales) != layers:
+        raise SordinoError(f"{name} has {layers} layers, scales has {len(scales)} entries")
+    factors = tuple(require_positive("scales", scale) for scale in scales)
+    return NetworkLoss(replace(network, activation=chosen), seed, factors)
 
 
 @cache

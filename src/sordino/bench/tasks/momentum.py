@@ -10,7 +10,9 @@ A population's options:
 
 A contender's settings are options of its recipe and ``ways``: its learning rate is a way over the number of
 steps (for steps of one length, about the length of the path). Rates fall linearly to 0, momentum is 0.9.
-With ``printed = true`` the noise is that of Theorem 4 of Tran & Cutkosky instead of the exact one.
+With ``printed = true`` the noise is that of Theorem 4 of Tran & Cutkosky instead of the exact one. With
+``curvature = L``, differences over the B steps of an epoch are clipped to ``C2 = min(C1, L eta B)``, eta
+being the first step's length, and ``gamma = C2 / C1`` (papers/00, sections 1.3 and 5).
 
 The way is chosen on a tenth of the training rows that is declared public: the very plan is run on two
 thirds of it, repeated to as many rows as the data has, and scored by the log-loss on the rest.
@@ -38,11 +40,13 @@ from sordino.errors import PrivacyWarning, SordinoError, known_fields, require_c
 from sordino.planning import Plan, plan
 from sordino.recipes import recipe_named
 from sordino.references.tran_cutkosky import algorithm_1
+from sordino.streams.contributions import Lagged
 from sordino.updates.settings import AVERAGING
 
 Array = NDArray[np.float64]
 MODELS: Mapping[str, Model] = {"logistic": LogisticModel(), "network": NetworkModel()}
 MOMENTUM = 0.9
+CLIP = 1.0
 # Iterates that are looked at, evenly spaced; the expectation over them is a random iterate's.
 POINTS = 8
 _TUNING = Tuning(share=0.1, folds=3)
@@ -76,6 +80,7 @@ class Entry:
     options: tuple[tuple[str, Any], ...]
     ways: tuple[float, ...]
     printed: bool
+    curvature: float | None
     budget: Budget
     seeds: tuple[int, int]
     data: str
@@ -90,6 +95,7 @@ class Entry:
             recipe=cell.recipe,
             ways=tuple(options.pop("ways")),
             printed=bool(options.pop("printed", False)),
+            curvature=options.pop("curvature", None),
             options=tuple(sorted(options.items())),
             budget=cell.budget,
             seeds=cell.seeds,
@@ -116,7 +122,7 @@ def run_cell(cell: Cell, folder: str | None) -> dict[str, Any]:
         "runs": [
             {
                 "seed": cell.seeds[0] + i,
-                **measures(seen, i, model, rows, made.clip),
+                **measures(seen, i, model, rows, made),
                 "estimate_noise": noise,
                 "passes": passes,
             }
@@ -132,13 +138,19 @@ def run_cell(cell: Cell, folder: str | None) -> dict[str, Any]:
 def chosen_way(entry: Entry, setting: Setting) -> float:
     """The way with the least log-loss on public rows."""
     rows, public = _rows(entry.data, entry.folder)
-    base = make_plan(entry, setting, len(rows.train[1]), entry.ways[0])
-    stand_in = public.with_rows(len(rows.train[1]))
-    scores = [
-        _public_score(_at(base, way), MODELS[setting.model], stand_in, entry.seeds)
-        for way in entry.ways
-    ]
+    examples = len(rows.train[1])
+    stand_in = public.with_rows(examples)
+    plans = _plans(entry, setting, examples)
+    scores = [_public_score(made, MODELS[setting.model], stand_in, entry.seeds) for made in plans]
     return entry.ways[int(np.nanargmin(scores))]
+
+
+def _plans(entry: Entry, setting: Setting, examples: int) -> list[Plan]:
+    """The plans of all ways; what privacy costs is the same for all where no clip follows the way."""
+    if entry.curvature is not None:
+        return [make_plan(entry, setting, examples, way) for way in entry.ways]
+    base = make_plan(entry, setting, examples, entry.ways[0])
+    return [_at(base, way) for way in entry.ways]
 
 
 def make_plan(entry: Entry, setting: Setting, examples: int, way: float) -> Plan:
@@ -166,11 +178,21 @@ def make_plan(entry: Entry, setting: Setting, examples: int, way: float) -> Plan
             batch_size=setting.batch,
             steps=steps,
             momentum=MOMENTUM,
+            clip=CLIP,
             lr_schedule="linear",
             **spent,
             **dict(entry.options),
+            **_differences(entry, way * per_epoch / steps),
         )
     return _at(made, way)
+
+
+def _differences(entry: Entry, epoch_way: float) -> dict[str, float]:
+    """Clip and weight of differences between points that are at most `epoch_way` apart."""
+    if entry.curvature is None:
+        return {}
+    C2 = min(CLIP, entry.curvature * epoch_way)
+    return {"difference_clip": C2, "gamma": C2 / CLIP}
 
 
 def noise_in_estimate(made: Plan) -> float:
@@ -195,8 +217,8 @@ def noise_in_estimate(made: Plan) -> float:
     return float(np.sqrt(np.mean(error**2))) * made.noise * made.clip / made.divisor
 
 
-def measures(seen: Seen, i: int, model: Model, rows: Prepared, clip: float) -> dict[str, float]:
-    """What is measured of one run."""
+def measures(seen: Seen, i: int, model: Model, rows: Prepared, made: Plan) -> dict[str, float]:
+    """What is measured of run `i`."""
     X, y = _floats(rows.train)
     norms, errors = [], []
     per_row = np.zeros(1)
@@ -212,8 +234,32 @@ def measures(seen: Seen, i: int, model: Model, rows: Prepared, clip: float) -> d
         "gradient_norm": norms[-1],
         "gradient_random": float(np.mean(norms)),
         "estimate_error": math.sqrt(float(np.mean(errors))),
-        "clipped": 100 * float(np.mean(per_row > clip)),
+        "clipped": 100 * float(np.mean(per_row > made.clip)),
+        **_clipped_differences(seen, i, model, (X, y), made),
     }
+
+
+def _clipped_differences(
+    seen: Seen, i: int, model: Model, rows: tuple[Array, Array], made: Plan
+) -> dict[str, float]:
+    """Per cent of rows whose difference C2 clips in the steps that follow the points, if there are any.
+
+    The first epoch takes no differences, and no step follows the last point.
+    """
+    if not isinstance(made.contribution, Lagged) or seen.lagged is None:
+        return {}
+    steps, lag = made.population.steps, made.contribution.lag
+    shares = [
+        np.mean(model.moved(now, before, *rows, made.clip) > made.contribution.difference_clip)
+        for now, before, done in zip(
+            seen.iterates[:, i].astype(np.float64),
+            seen.lagged[:, i].astype(np.float64),
+            seen.steps,
+            strict=True,
+        )
+        if lag <= done < steps
+    ]
+    return {"clipped_differences": 100 * float(np.mean(shares))} if shares else {}
 
 
 def _gradients(entry: Entry, per_epoch: int) -> int:

@@ -1,7 +1,7 @@
 """The two problems of the comparison of momentum estimates: logistic regression and a small network.
 
 A model gives the engine its loss, and gives the measures what they need of many rows at once: logits, the
-gradient of the mean loss, and the norm of every row's own gradient.
+gradient of the mean loss, the norm of every row's own gradient, and how far clipped gradients moved.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from sordino.errors import SordinoError, require_count
 from sordino.losses import Logistic
 
 Array = NDArray[np.float64]
+# Rows whose gradients are held together.
+_TOGETHER = 4096
 
 
 class Model(ABC):
@@ -41,6 +43,24 @@ class Model(ABC):
     def gradient(self, flat: Array, X: Array, y: Array) -> tuple[Array, Array]:
         """The gradient of the mean loss, flat, and the norm of every row's gradient."""
 
+    def moved(self, now: Array, before: Array, X: Array, y: Array, clip: float) -> Array:
+        """Of every row, the norm of the difference between its clipped gradients at two points."""
+        found = []
+        for first in range(0, len(y), _TOGETHER):
+            rows = X[first : first + _TOGETHER], y[first : first + _TOGETHER]
+            a, b = (self._clipped(flat, *rows, clip) for flat in (now, before))
+            found.append(np.linalg.norm(a - b, axis=1))
+        return np.concatenate(found)
+
+    def _clipped(self, flat: Array, X: Array, y: Array, clip: float) -> Array:
+        gradients = self.row_gradients(flat, X, y)
+        norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+        return np.asarray(gradients * np.minimum(1.0, clip / np.maximum(norms, 1e-300)))
+
+    @abstractmethod
+    def row_gradients(self, flat: Array, X: Array, y: Array) -> Array:
+        """Of every row, its gradient, flat: (rows, d)."""
+
     def mean_loss(self, flat: Array, X: Array, y: Array) -> float:
         logits = self.logits(flat, X)
         return float(np.mean(np.logaddexp(0.0, logits) - y * logits))
@@ -61,8 +81,14 @@ class LogisticModel(Model):
         return np.asarray(X @ flat)
 
     def gradient(self, flat: Array, X: Array, y: Array) -> tuple[Array, Array]:
-        residual = _sigmoid(self.logits(flat, X)) - y
+        residual = self._residual(flat, X, y)
         return X.T @ residual / len(y), np.abs(residual) * np.linalg.norm(X, axis=1)
+
+    def row_gradients(self, flat: Array, X: Array, y: Array) -> Array:
+        return self._residual(flat, X, y)[:, None] * X
+
+    def _residual(self, flat: Array, X: Array, y: Array) -> Array:
+        return _sigmoid(self.logits(flat, X)) - y
 
 
 @dataclass(frozen=True)
@@ -101,14 +127,23 @@ class NetworkModel(Model):
         return np.asarray(np.tanh(X @ W.T + b) @ v + c)
 
     def gradient(self, flat: Array, X: Array, y: Array) -> tuple[Array, Array]:
-        W, b, v, c = self._shaped(flat, X.shape[1])
-        h = np.tanh(X @ W.T + b)
-        residual = _sigmoid(h @ v + c) - y
-        back = residual[:, None] * v * (1 - h**2)
+        h, residual, back = self._backwards(flat, X, y)
         parts = (back.T @ X, back.sum(0), residual @ h, residual.sum(keepdims=True))
         mean = np.concatenate([part.ravel() for part in parts]) / len(y)
         inner = np.sum(back**2, axis=1) * (np.sum(X**2, axis=1) + 1)
         return mean, np.sqrt(inner + residual**2 * (np.sum(h**2, axis=1) + 1))
+
+    def row_gradients(self, flat: Array, X: Array, y: Array) -> Array:
+        h, residual, back = self._backwards(flat, X, y)
+        weights = (back[:, :, None] * X[:, None, :]).reshape(len(y), -1)
+        return np.concatenate([weights, back, residual[:, None] * h, residual[:, None]], axis=1)
+
+    def _backwards(self, flat: Array, X: Array, y: Array) -> tuple[Array, Array, Array]:
+        """Of every row: hidden units, derivative by the logit, and by the units' sums."""
+        W, b, v, c = self._shaped(flat, X.shape[1])
+        h = np.tanh(X @ W.T + b)
+        residual = _sigmoid(h @ v + c) - y
+        return h, residual, residual[:, None] * v * (1 - h**2)
 
     def _shaped(self, flat: Array, features: int) -> tuple[Array, Array, Array, float]:
         h = self.hidden

@@ -1,8 +1,10 @@
 """Runs that are looked at on the way: iterates and momentum estimates at evenly spaced steps.
 
     seen = watch(plan, loss, start, data, first=1000, count=5, points=8)
-    seen.iterates[i]      # after a share (i + 1) / points of the steps: one row per seed
+    seen.steps[i]         # steps done
+    seen.iterates[i]      # after them, a share (i + 1) / points of all: one row per seed
     seen.estimates[i]     # the momentum estimate that made the last step to it
+    seen.lagged[i]        # the iterate an epoch before, where differences to it are taken
 
 Run i is the run that ``sordino.train(..., insecure_seed=first + i)`` makes. Iterates and estimates are what
 a private run releases anyway; nothing of the clean gradients is looked at.
@@ -22,6 +24,7 @@ from sordino.bench.seeds import _Runs
 from sordino.engine.loop import chunk_starts
 from sordino.errors import SordinoError
 from sordino.planning import Plan
+from sordino.streams.contributions import Lagged
 from sordino.updates.descent import Descent
 from sordino.updates.estimates import LaggedMomentum
 
@@ -33,13 +36,17 @@ class Seen:
     """What was seen of runs with several seeds, at several points of the way.
 
     Attributes:
+      steps: how many had been made at each point.
       iterates: flat parameters (points, seeds, d); the last point is the end of the run.
       estimates: momentum estimates, averages of gradients (points, seeds, d).
+      lagged: the iterates that the next step's differences are taken to (points, seeds, d), or none.
       cpu_seconds: of all runs together, compilation apart.
     """
 
+    steps: tuple[int, ...]
     iterates: Array
     estimates: Array
+    lagged: Array | None
     cpu_seconds: float
 
 
@@ -52,7 +59,9 @@ def watch(
     if trained.together != count:
         raise SordinoError("these runs are too large to be watched together; take fewer seeds")
     iterates, estimates = zip(*runs.seen, strict=True)
-    return Seen(np.stack(iterates), np.stack(estimates), trained.cpu_seconds)
+    lagged = np.stack(runs.lagged) if runs.lagged else None
+    steps = tuple(runs.ends)
+    return Seen(steps, np.stack(iterates), np.stack(estimates), lagged, trained.cpu_seconds)
 
 
 def average_gradient(plan: Plan, state: Any, steps: int) -> Any:
@@ -80,6 +89,8 @@ class _Watched(_Runs):
         length = -(-self.steps // min(points, self.steps))
         self._starts = [*chunk_starts(self.steps, length, plan.mechanism.breaks), self.steps]
         self.seen: list[tuple[Array, Array]] = []
+        self.lagged: list[Array] = []
+        self.ends = self._starts[1:]
         self._done = 0
 
     def _call(self, count: int, arguments: tuple[Any, ...]) -> Any:
@@ -87,6 +98,9 @@ class _Watched(_Runs):
         self._done += count
         average = average_gradient(self.plan, carry.update_state, self._done)
         self.seen.append((_rows(carry.params), _rows(average)))
+        if isinstance(self.plan.contribution, Lagged):
+            slot = self._done % self.plan.contribution.lag
+            self.lagged.append(_rows(jax.tree.map(lambda ring: ring[:, slot], carry.memory)))
         return carry
 
 
