@@ -184,3 +184,11 @@ def test_cells_without_a_budget_have_one_table(results: Results) -> None:
     text = page(Results(bare, tuple(part(cell, 50.0) for cell in cells)))
     assert text.count("| | test accuracy, % |") + text.count("|  | test accuracy, % |") == 2
     assert len(result_figure(Results(bare, tuple(part(c, 50.0) for c in cells))).axes) == 2
+
+
+def test_a_target_is_in_the_figure_however_far_it_is(results: Results) -> None:
+    dots = replace(results.experiment, layout="dots", printed=())
+    figure = result_figure(Results(dots, tuple(part(c, 50.0) for c in cells_of(dots, quick=False))))
+    (panel,) = (axes for axes in figure.axes if axes.get_title(loc="left").startswith("ten\n"))
+    low, high = panel.get_xlim()
+    assert low < 50 < 71 < high

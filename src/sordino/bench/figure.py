@@ -15,7 +15,7 @@ from sordino.bench.measures import MEASURES
 from sordino.bench.results import Estimate, Line, Results
 from sordino.report.plots import BLUE, GREY, INK, VERMILION
 
-_WIDTH, _LEAST, _ROW, _AROUND, _DPI = 5.0, 7.2, 0.27, 1.1, 150
+_WIDTH, _LEAST, _ROW, _AROUND, _DPI = 5.0, 7.2, 0.27, 1.3, 150
 _SMALL, _NORMAL = 8.5, 9.5
 # This share of the contenders is shown to scale; of those far behind, the figure is written.
 _SHOWN = 0.8
@@ -101,7 +101,8 @@ def _panel(axes: Any, results: Results, population: Population, budget: Budget |
     axes.set_ylim(-0.7, len(table) - 0.3)
     axes.set_xlim(low, high)
     axes.set_xlabel(measure.title, fontsize=_NORMAL, color=INK)
-    title = population.name if budget is None else f"{population.name}, {budget}"
+    # On lines of their own: a title does not make its panel wider.
+    title = population.name if budget is None else f"{population.name}\n{budget}"
     axes.set_title(title, fontsize=_NORMAL + 0.5, color=INK, loc="left", fontweight="bold")
     axes.grid(True, axis="x", color=GREY, alpha=0.25, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -118,14 +119,20 @@ def _reference_lines(
     paper = _paper_best(results, population, budget)
     if paper is not None:
         axes.axvline(paper, **_PAPER)
-    for target in results.experiment.targets:
-        if (
-            target.population == population.name
-            and target.is_at(budget)
-            and target.measure in ("", results.experiment.headline)
-        ):
-            limit = target.at_most if target.at_most is not None else target.at_least
-            axes.axvline(limit, **_TARGET)
+    for limit in _target_limits(results, population, budget):
+        axes.axvline(limit, **_TARGET)
+
+
+def _target_limits(results: Results, population: Population, budget: Budget | None) -> list[float]:
+    """What the panel's figures should reach."""
+    limits = [
+        target.at_most if target.at_most is not None else target.at_least
+        for target in results.experiment.targets
+        if target.population == population.name
+        and target.is_at(budget)
+        and target.measure in ("", results.experiment.headline)
+    ]
+    return [limit for limit in limits if limit is not None]
 
 
 def _paper_best(results: Results, population: Population, budget: Budget | None) -> float | None:
@@ -145,7 +152,7 @@ def _paper_best(results: Results, population: Population, budget: Budget | None)
 def _limits(
     results: Results, population: Population, budget: Budget | None, table: Sequence[Line]
 ) -> tuple[float, float]:
-    """The paper's best figure, and all lines with their bars but those far behind the others."""
+    """The paper's best figure, targets, and all lines with their bars but those far behind the others."""
     headline = results.experiment.headline
     sign = 1 if MEASURES[headline].lower else -1
     ends = []
@@ -158,6 +165,7 @@ def _limits(
     paper = _paper_best(results, population, budget)
     shown = [end for pair in ends[: math.ceil(_SHOWN * len(ends))] for end in pair]
     shown += [] if paper is None else [paper]
+    shown += _target_limits(results, population, budget)
     low, high = min(shown), max(shown)
     pad = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
     return low - pad, high + pad

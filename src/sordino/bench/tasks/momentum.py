@@ -187,7 +187,7 @@ def make_plan(entry: Entry, setting: Setting, examples: int, way: float) -> Plan
     return _at(made, way)
 
 
-def _differences(entry: Entry, epoch_way: float) -> dict[str, float]:
+def _differences(entry: Entry, epoch_way: float) -> dict[str, Any]:
     """Clip and weight of differences between points that are at most `epoch_way` apart."""
     if entry.curvature is None:
         return {}
