@@ -192,3 +192,50 @@ def test_a_target_is_in_the_figure_however_far_it_is(results: Results) -> None:
     (panel,) = (axes for axes in figure.axes if axes.get_title(loc="left").startswith("ten\n"))
     low, high = panel.get_xlim()
     assert low < 50 < 71 < high
+
+
+def test_panels_that_share_little_have_legends_of_their_own_and_one_place_has_names(
+    results: Results,
+) -> None:
+    base = results.experiment
+    at = {"over": [1.0, 10.0], "beside": [5.0], "later": [2.0, 3.0]}
+    populations = tuple(
+        replace(base.populations[0], name=f"{panel} {x}", panel=panel, x=x)
+        for panel, places in at.items()
+        for x in places
+    )
+    contenders = tuple(
+        replace(
+            base.contenders[0],
+            label=f"{panel}, {label}",
+            private=label == "a",
+            populations=tuple(one.name for one in populations if one.panel == panel),
+        )
+        for panel in at
+        for label in "ab"
+    )
+    mixed = replace(
+        base, populations=populations, contenders=contenders, printed=(), targets=(), y_log=True
+    )
+    parts = tuple(part(cell, 50.0) for cell in cells_of(mixed, quick=False))
+    figure = result_figure(Results(mixed, parts))
+    panels = {axes.get_title(loc="left"): axes for axes in figure.axes}
+    assert not figure.legends
+    for name in ("over", "later"):
+        told = [text.get_text() for text in panels[name].get_legend().get_texts()]
+        assert told == [f"{name}, a", f"{name}, b (not private)"]
+    beside = panels["beside"]
+    assert beside.get_legend() is None
+    assert [text.get_text() for text in beside.texts] == [
+        "beside, b (not private)",
+        "beside, a",
+    ]
+    assert (beside.get_xlabel(), beside.get_xscale()) == ("test accuracy, %", "log")
+    beside.set_xlim(20, 300)
+    assert beside.xaxis.get_major_formatter()(1000.0, None) == "1,000"
+    between = beside.xaxis.get_minor_formatter()
+    assert [between(value, None) for value in (50.0, 60.0, 200.0)] == ["50", "", "200"]
+    beside.set_xlim(40, 90)
+    assert [between(value, None) for value in (50.0, 60.0)] == ["", "60"]
+    beside.set_xlim(1, 1000)
+    assert between(50.0, None) == ""

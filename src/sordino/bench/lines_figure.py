@@ -1,4 +1,7 @@
-"""An experiment as lines over an axis: a panel per group of populations, a line per contender."""
+"""An experiment as lines over an axis: a panel per group of populations, a line per contender.
+
+A panel that has one place only shows its contenders below each other, by name.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ import math
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter, ScalarFormatter
 
 from sordino.bench.measures import MEASURES
 from sordino.bench.panels import axis_title, over_x, panels, place_text
 from sordino.bench.results import Line, Results
-from sordino.report.plots import GREY, INK
+from sordino.report.plots import BLUE, GREY, INK
 
 _WIDTH, _HEIGHT, _DPI, _COLUMNS = 5.2, 3.6, 150, 2
 _SMALL, _NORMAL = 8.5, 9.5
@@ -21,6 +24,8 @@ _SHOWN, _FAR = 0.75, 3.0
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _MARKERS = "osD^vP*X<>hd"
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)))
+# Between powers of ten, a logarithmic axis over less than such a ratio is labelled at these multiples, too.
+_MULTIPLES = ((5.0, (2.0, 3.0, 4.0, 6.0, 8.0)), (100.0, (2.0, 5.0)), (math.inf, ()))
 
 
 def lines_figure(results: Results) -> Figure:
@@ -36,20 +41,29 @@ def lines_figure(results: Results) -> Figure:
     contenders = list(dict.fromkeys(line.contender for line in results.lines()))
     styles = {contender: _style(place) for place, contender in enumerate(contenders)}
     handles: dict[str, Any] = {}
+    # Panels that have little in common get a legend each.
+    own = all(2 * len(over_x(results, name)) < len(contenders) for name in names)
     for place, name in enumerate(names):
         axes = figure.add_subplot(rows, columns, place + 1)
-        handles |= _panel(axes, results, name, styles)
-    legend = figure.legend(
-        handles=[handles[name] for name in contenders if name in handles],
-        labels=[_label(results, name) for name in contenders if name in handles],
-        loc="outside lower center",
-        ncols=2,
-        frameon=False,
-        fontsize=_SMALL,
-    )
+        if len(names) > 1 and _places(results, name) < 2:
+            _dots(axes, results, name)
+            continue
+        drawn = _panel(axes, results, name, styles)
+        if own:
+            _legend(axes, results, drawn, loc="best")
+        handles |= drawn
+    if not own:
+        known = {name: handles[name] for name in contenders if name in handles}
+        _legend(figure, results, known, loc="outside lower center", ncols=2)
+    return figure
+
+
+def _legend(where: Any, results: Results, handles: dict[str, Any], **options: Any) -> None:
+    """The legend of a panel or of the figure."""
+    labels = [_label(results, name) for name in handles]
+    legend = where.legend(list(handles.values()), labels, fontsize=_SMALL, frameon=False, **options)
     for text in legend.get_texts():
         text.set_color(INK)
-    return figure
 
 
 def _style(place: int) -> dict[str, Any]:
@@ -98,17 +112,77 @@ def _panel(axes: Any, results: Results, name: str, styles: dict[str, Any]) -> di
         axes.set_xscale("log")
     if experiment.y_log:
         axes.set_yscale("log")
+        _plain_numbers(axes.yaxis)
     _ticks(axes, results, name)
     axes.set_xlabel(axis_title(results, name), fontsize=_NORMAL, color=INK)
     axes.set_ylabel(measure.title, fontsize=_NORMAL, color=INK)
+    _finish(axes, name, grid="both")
+    return drawn
+
+
+def _places(results: Results, name: str) -> int:
+    """At how many places of its axis a panel has figures."""
+    return len({x for pairs in over_x(results, name).values() for x, _ in pairs})
+
+
+def _dots(axes: Any, results: Results, name: str) -> None:
+    """Contenders below each other, where there is one place and no line to draw."""
+    experiment = results.experiment
+    rows = [
+        (contender, line)
+        for contender, pairs in over_x(results, name).items()
+        for _, line in pairs
+        if math.isfinite(line.headline(experiment.headline))
+    ]
+    if experiment.y_log:
+        axes.set_xscale("log")
+        _plain_numbers(axes.xaxis)
+    for place, (contender, line) in enumerate(reversed(rows)):
+        # Inside the panel: labels outside would make all panels of the column narrow.
+        axes.annotate(
+            _label(results, contender),
+            (0.02, place + 0.22),
+            xycoords=("axes fraction", "data"),
+            fontsize=_SMALL,
+            color=INK,
+        )
+        axes.errorbar(
+            line.headline(experiment.headline),
+            place,
+            xerr=_half(line, experiment.headline),
+            capsize=3,
+            color=BLUE if line.private else GREY,
+            marker="o" if line.private else "s",
+            markersize=5,
+        )
+    axes.set_yticks([])
+    axes.set_ylim(-0.5, len(rows) - 0.2)
+    axes.set_xlabel(MEASURES[experiment.headline].title, fontsize=_NORMAL, color=INK)
+    _finish(axes, name, grid="x")
+
+
+def _finish(axes: Any, name: str, grid: str) -> None:
+    """What all panels have in common."""
     axes.set_title(name, fontsize=_NORMAL + 0.5, color=INK, loc="left", fontweight="bold")
-    axes.grid(True, color=GREY, alpha=0.25, linewidth=0.8)
+    axes.grid(True, axis=grid, color=GREY, alpha=0.25, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(labelsize=_SMALL, colors=INK)
+    axes.tick_params(labelsize=_SMALL, which="both", colors=INK)
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(INK)
-    return drawn
+
+
+def _plain_numbers(axis: Any) -> None:
+    """Numbers as they are on a logarithmic axis; between powers of ten only where there is room."""
+
+    def between(value: float, place: int | None) -> str:
+        low, high = sorted(axis.get_view_interval())
+        leading = value / 10.0 ** math.floor(math.log10(value) + 1e-9)
+        written = next(multiples for ratio, multiples in _MULTIPLES if high < ratio * low)
+        return f"{value:,g}" if any(math.isclose(leading, one) for one in written) else ""
+
+    axis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,g}"))
+    axis.set_minor_formatter(FuncFormatter(between))
 
 
 def _limits(results: Results, name: str) -> tuple[float, float] | None:
