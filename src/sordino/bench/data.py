@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +15,7 @@ from scipy.ndimage import gaussian_filter
 from sordino.bench.experiment import Population, Tuning
 from sordino.bench.models import NETWORKS, NetworkLoss, network_loss
 from sordino.bench.scattering import scattering_features
+from sordino.bench.strokes import DRAWINGS, Whitening, drawings
 from sordino.datasets import Split, load_a9a, load_cifar10, load_ijcnn1, load_mnist
 from sordino.datasets.published import Rows
 from sordino.errors import (
@@ -43,6 +44,9 @@ class RowRule:
       features: the name of a fixed map of images that is applied first, of `FEATURES`; "" for none.
       groups: channels of those features are cut into so many groups, and each group of a row is
         centred and scaled to variance 1 by the row's own numbers; 0 for none.
+      strokes: the features of a row, scaled to norm 1, are then seen in so many directions in which
+        those of drawings by chance vary most, all made to vary alike; 0 for none. See
+        `sordino.bench.strokes`.
       blur: images are smoothed by a Gaussian of this many pixels, a public linear map; 0 for none.
       center: a public constant to subtract, one number or one per channel (the last axis), or "own":
         the row's own mean.
@@ -54,6 +58,7 @@ class RowRule:
 
     features: str = ""
     groups: int = 0
+    strokes: int = 0
     blur: float = 0.0
     center: float | tuple[float, ...] | str = 0.0
     scale: float = 1.0
@@ -71,7 +76,10 @@ class RowRule:
             found["center"] = tuple(float(value) for value in center)
         if found.get("features"):
             require_choice("features", found["features"], FEATURES)
-        require_count("groups", found.get("groups", 0), minimum=0)
+        for name in ("groups", "strokes"):
+            require_count(name, found.get(name, 0), minimum=0)
+        if found.get("strokes") and not found.get("features"):
+            raise SordinoError("strokes are for features of images, and rows has no features")
         for name in ("norm", "longest", "scale"):
             if found.get(name) is not None:
                 require_positive(name, found[name])
@@ -84,6 +92,12 @@ class RowRule:
             rows = np.array(X, np.float32, copy=True)
         if self.groups:
             _normalize_groups(rows, self.groups)
+        if self.strokes:
+            if X.ndim != 3 or X.shape[1] != X.shape[2]:
+                raise SordinoError(f"strokes are for square images, got an array of {X.shape}")
+            rows = rows.reshape(len(rows), -1)
+            rows /= _norms(rows)
+            rows = _whitening(self.features, self.groups, self.strokes, X.shape[1])(rows)
         if self.blur:
             width = (0, self.blur, self.blur, 0)[: rows.ndim]
             rows = gaussian_filter(rows, width)
@@ -94,12 +108,10 @@ class RowRule:
             rows -= rows.mean(axis=1, keepdims=True)
         if self.scale != 1.0:
             rows *= np.float32(self.scale)
-        if self.norm is not None or self.longest is not None:
-            norms = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-            if self.norm is not None:
-                rows *= self.norm / norms
-            else:
-                rows *= np.minimum(1.0, self.longest / norms)
+        if self.norm is not None:
+            rows *= self.norm / _norms(rows)
+        elif self.longest is not None:
+            rows *= np.minimum(1.0, self.longest / _norms(rows))
         if self.bias:
             rows = np.hstack([rows, np.full((len(rows), 1), self.bias, np.float32)])
         return rows
@@ -108,6 +120,19 @@ class RowRule:
 FEATURES: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
     {"scattering": scattering_features}
 )
+
+
+@lru_cache(maxsize=1)
+def _whitening(features: str, groups: int, kept: int, side: int) -> Whitening:
+    """The directions of drawings of a side, by features that are made as those of rows are."""
+    made = RowRule(features=features, groups=groups, norm=1.0)(drawings(DRAWINGS, side))
+    return Whitening.of(made, kept)
+
+
+def _norms(rows: Array) -> Array:
+    """The norms of flat rows, (rows, 1), never 0."""
+    found: Array = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return found
 
 
 def _normalize_groups(rows: Array, groups: int) -> None:

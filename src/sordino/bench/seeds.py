@@ -66,7 +66,7 @@ def train_seeds(
     alone = plan.schedule.kind == AdaptiveBudget.kind or plan.lattice is not None
     if alone or not isinstance(loss, LinearLoss):
         return _one_by_one(plan, loss, start, data, first, count)
-    return _Runs(plan, loss, start, data, key=run_key(0, first)).train(first, count)
+    return SeededRuns(plan, loss, start, data, key=run_key(0, first)).train(first, count)
 
 
 def _one_by_one(
@@ -81,7 +81,7 @@ def _one_by_one(
     )
 
 
-class _Runs(Run):
+class SeededRuns(Run):
     """A run whose chunks are mapped over noise keys."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

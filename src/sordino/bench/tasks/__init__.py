@@ -52,7 +52,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
             also={
                 "mnist-cnn": ("bench/models.py", "models/networks.py"),
                 "cnn5": ("bench/models.py", "models/networks.py"),
-                "scattering": ("bench/scattering.py",),
+                "scattering": ("bench/scattering.py", "bench/strokes.py"),
             },
         ),
         "parties": Task(

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.audit.recording import run_key
-from sordino.bench.seeds import _Runs
+from sordino.bench.seeds import SeededRuns
 from sordino.engine.loop import chunk_starts
 from sordino.errors import SordinoError
 from sordino.planning import Plan
@@ -79,7 +79,7 @@ def average_gradient(plan: Plan, state: Any, steps: int) -> Any:
     return jax.tree.map(lambda leaf: (1 - beta) * leaf, state.trace)
 
 
-class _Watched(_Runs):
+class _Watched(SeededRuns):
     """Runs that stop at evenly spaced steps."""
 
     def __init__(
