@@ -230,7 +230,7 @@ def test_panels_that_share_little_have_legends_of_their_own_and_one_place_has_na
         "beside, b (not private)",
         "beside, a",
     ]
-    assert (beside.get_xlabel(), beside.get_xscale()) == ("test accuracy, %", "log")
+    assert (beside.get_xlabel(), beside.get_xscale()) == ("test accuracy, %, epochs 5", "log")
     beside.set_xlim(20, 300)
     assert beside.xaxis.get_major_formatter()(1000.0, None) == "1,000"
     between = beside.xaxis.get_minor_formatter()

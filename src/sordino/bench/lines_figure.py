@@ -17,12 +17,16 @@ from sordino.bench.results import Line, Results
 from sordino.report.plots import BLUE, GREY, INK
 
 _WIDTH, _HEIGHT, _DPI, _COLUMNS = 5.2, 3.6, 150, 2
+# The height of a line of the legend.
+_LINE = 0.17
 _SMALL, _NORMAL = 8.5, 9.5
 # The better share of contenders is shown to scale if the others would take this much more room.
 _SHOWN, _FAR = 0.75, 3.0
 # Okabe and Ito's colours, in the order in which they are easiest to tell apart; then other dashes.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _MARKERS = "osD^vP*X<>hd"
+# More lines than this, and a legend inside a panel would cover some of them.
+_FEW = 4
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)))
 # Between powers of ten, a logarithmic axis over less than such a ratio is labelled at these multiples, too.
 _MULTIPLES = ((5.0, (2.0, 3.0, 4.0, 6.0, 8.0)), (100.0, (2.0, 5.0)), (math.inf, ()))
@@ -33,26 +37,29 @@ def lines_figure(results: Results) -> Figure:
     names = panels(results)
     columns = min(_COLUMNS, len(names))
     rows = math.ceil(len(names) / columns)
-    figure = Figure(
-        figsize=(_WIDTH * columns if columns > 1 else _WIDTH * 1.4, _HEIGHT * rows),
-        dpi=_DPI,
-        layout="constrained",
-    )
     contenders = list(dict.fromkeys(line.contender for line in results.lines()))
     styles = {contender: _style(place) for place, contender in enumerate(contenders)}
     handles: dict[str, Any] = {}
-    # Panels that have little in common get a legend each.
-    own = all(2 * len(over_x(results, name)) < len(contenders) for name in names)
+    single = {name for name in names if len(names) > 1 and len(_places(results, name)) < 2}
+    # Panels with few lines that have little in common get a legend each.
+    most = max((len(over_x(results, name)) for name in names if name not in single), default=0)
+    own = most <= _FEW and 2 * most < len(contenders)
+    below = 0.0 if own else _LINE * math.ceil(len(contenders) / 2)
+    figure = Figure(
+        figsize=(_WIDTH * columns if columns > 1 else _WIDTH * 1.4, _HEIGHT * rows + below),
+        dpi=_DPI,
+        layout="constrained",
+    )
     for place, name in enumerate(names):
         axes = figure.add_subplot(rows, columns, place + 1)
-        if len(names) > 1 and _places(results, name) < 2:
+        if name in single:
             _dots(axes, results, name)
             continue
         drawn = _panel(axes, results, name, styles)
         if own:
             _legend(axes, results, drawn, loc="best")
         handles |= drawn
-    if not own:
+    if handles and not own:
         known = {name: handles[name] for name in contenders if name in handles}
         _legend(figure, results, known, loc="outside lower center", ncols=2)
     return figure
@@ -120,9 +127,9 @@ def _panel(axes: Any, results: Results, name: str, styles: dict[str, Any]) -> di
     return drawn
 
 
-def _places(results: Results, name: str) -> int:
-    """At how many places of its axis a panel has figures."""
-    return len({x for pairs in over_x(results, name).values() for x, _ in pairs})
+def _places(results: Results, name: str) -> list[float | None]:
+    """The places of its axis at which a panel has figures."""
+    return list({x: None for pairs in over_x(results, name).values() for x, _ in pairs})
 
 
 def _dots(axes: Any, results: Results, name: str) -> None:
@@ -157,7 +164,9 @@ def _dots(axes: Any, results: Results, name: str) -> None:
         )
     axes.set_yticks([])
     axes.set_ylim(-0.5, len(rows) - 0.2)
-    axes.set_xlabel(MEASURES[experiment.headline].title, fontsize=_NORMAL, color=INK)
+    where = [f"{axis_title(results, name)} {place_text(x)}" for x in _places(results, name) if x]
+    title = ", ".join([MEASURES[experiment.headline].title, *where])
+    axes.set_xlabel(title, fontsize=_NORMAL, color=INK)
     _finish(axes, name, grid="x")
 
 
