@@ -248,8 +248,8 @@ def _caption(lines: Sequence[Line]) -> str:
     counts = sorted({line.seeds for line in lines})
     if counts == [1]:
         return "One run each."
-    seeds = ", ".join(str(count) for count in counts)
-    return f"Mean over {seeds} seeds ± half of the 95 % confidence interval."
+    runs = " or ".join(str(count) for count in counts)
+    return f"Mean over {runs} runs ± half of the 95 % confidence interval."
 
 
 def _table(
