@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from sordino.bench.experiment import Budget, Population
-from sordino.bench.lines_figure import lines_figure
+from sordino.bench.lines_figure import finish_panel, lines_figure
 from sordino.bench.measures import MEASURES
 from sordino.bench.results import Estimate, Line, Results
 from sordino.report.plots import BLUE, GREY, INK, VERMILION
@@ -103,13 +103,7 @@ def _panel(axes: Any, results: Results, population: Population, budget: Budget |
     axes.set_xlabel(measure.title, fontsize=_NORMAL, color=INK)
     # On lines of their own: a title does not make its panel wider.
     title = population.name if budget is None else f"{population.name}\n{budget}"
-    axes.set_title(title, fontsize=_NORMAL + 0.5, color=INK, loc="left", fontweight="bold")
-    axes.grid(True, axis="x", color=GREY, alpha=0.25, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=_SMALL, colors=INK)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(INK)
+    finish_panel(axes, title, grid="x")
 
 
 def _reference_lines(

@@ -123,7 +123,7 @@ def _panel(axes: Any, results: Results, name: str, styles: dict[str, Any]) -> di
     _ticks(axes, results, name)
     axes.set_xlabel(axis_title(results, name), fontsize=_NORMAL, color=INK)
     axes.set_ylabel(measure.title, fontsize=_NORMAL, color=INK)
-    _finish(axes, name, grid="both")
+    finish_panel(axes, name, grid="both")
     return drawn
 
 
@@ -167,12 +167,12 @@ def _dots(axes: Any, results: Results, name: str) -> None:
     where = [f"{axis_title(results, name)} {place_text(x)}" for x in _places(results, name) if x]
     title = ", ".join([MEASURES[experiment.headline].title, *where])
     axes.set_xlabel(title, fontsize=_NORMAL, color=INK)
-    _finish(axes, name, grid="x")
+    finish_panel(axes, name, grid="x")
 
 
-def _finish(axes: Any, name: str, grid: str) -> None:
-    """What all panels have in common."""
-    axes.set_title(name, fontsize=_NORMAL + 0.5, color=INK, loc="left", fontweight="bold")
+def finish_panel(axes: Any, title: str, *, grid: str) -> None:
+    """What all panels have in common; `grid` along "x", or "both"."""
+    axes.set_title(title, fontsize=_NORMAL + 0.5, color=INK, loc="left", fontweight="bold")
     axes.grid(True, axis=grid, color=GREY, alpha=0.25, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=_SMALL, which="both", colors=INK)
