@@ -164,7 +164,8 @@ def _dots(axes: Any, results: Results, name: str) -> None:
         )
     axes.set_yticks([])
     axes.set_ylim(-0.5, len(rows) - 0.2)
-    where = [f"{axis_title(results, name)} {place_text(x)}" for x in _places(results, name) if x]
+    places = [x for x in _places(results, name) if x is not None]
+    where = [f"{axis_title(results, name)} {place_text(x)}" for x in places]
     title = ", ".join([MEASURES[experiment.headline].title, *where])
     axes.set_xlabel(title, fontsize=_NORMAL, color=INK)
     finish_panel(axes, name, grid="x")
