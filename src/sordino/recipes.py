@@ -136,14 +136,25 @@ def _lagged(options: Mapping[str, Any], steps_per_epoch: int) -> Contribution:
     return Anchored(**common, residual_clip=options["residual_clip"])
 
 
+def _or_gradient(stream: Contribution) -> Contribution:
+    """The stream; where it keeps nothing of the last estimate, the plain gradient that it is then.
+
+    The same numbers from half of the gradients, and the very program of the recipe that is its limit:
+    two programs for one formula may differ in the last bit, on some processors.
+    """
+    return stream if stream.decay else Gradient(stream.clip)
+
+
 # Streams by name: from a recipe's options and the steps of an epoch to a contribution.
 STREAMS: Mapping[str, Callable[[Mapping[str, Any], int], Contribution]] = MappingProxyType(
     {
         "gradient": lambda o, _: Gradient(o["clip"]),
-        "recursive difference": lambda o, _: Recursive(o["clip"], o["decay"]),
+        "recursive difference": lambda o, _: _or_gradient(
+            Recursive(o["clip"], o["decay"])
+        ),
         "weighted recursive difference": lambda o, _: WeightedRecursive(o["clip"]),
-        "recursive difference, two clips": lambda o, _: TwoClip(
-            o["clip"], o["difference_clip"], o["gamma"]
+        "recursive difference, two clips": lambda o, _: _or_gradient(
+            TwoClip(o["clip"], o["difference_clip"], o["gamma"])
         ),
         "difference to the last epoch": _lagged,
         "weighted gradient": lambda o, _: WeightedGradient(o["clip"]),

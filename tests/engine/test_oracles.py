@@ -121,6 +121,24 @@ def test_limits_are_bit_identical() -> None:
     )
 
 
+def test_limits_are_approached() -> None:
+    """The recursive programs themselves tend to those limits: there is no jump at the very end."""
+    near = fit("dp-srg-memf", decay=1e-7, mechanism="blt")
+    np.testing.assert_allclose(near, fit("dp-memf", mechanism="blt"), rtol=1e-5)
+    near = fit("dp-srm", gamma=1.0 - 1e-7, optimizer="sgd", momentum=0.9, sampling="fixed")
+    np.testing.assert_allclose(near, fit("dp-sgd", sampling="fixed"), rtol=1e-5)
+
+
+def test_without_recursion_gradients_are_taken_once() -> None:
+    settings = {"examples": 60, "batch_size": 12, "steps": 15, "noise_multiplier": 0.8}
+    for recipe, still, off in (
+        ("dp-srg-memf", {"decay": 0.1}, {"decay": 0.0}),
+        ("dp-srm", {"gamma": 0.9}, {"gamma": 1.0}),
+    ):
+        plans = [sordino.plan(recipe, **settings, **options) for options in (still, off)]
+        assert plans[0].gradient_evaluations == 2 * plans[1].gradient_evaluations
+
+
 def test_srm_on_all_examples_tracks_the_gradient() -> None:
     """papers/01 oracle 11: batch n, no noise, nothing clipped: any gamma is gradient descent."""
     X, y = binary()
