@@ -149,9 +149,7 @@ def _or_gradient(stream: Contribution) -> Contribution:
 STREAMS: Mapping[str, Callable[[Mapping[str, Any], int], Contribution]] = MappingProxyType(
     {
         "gradient": lambda o, _: Gradient(o["clip"]),
-        "recursive difference": lambda o, _: _or_gradient(
-            Recursive(o["clip"], o["decay"])
-        ),
+        "recursive difference": lambda o, _: _or_gradient(Recursive(o["clip"], o["decay"])),
         "weighted recursive difference": lambda o, _: WeightedRecursive(o["clip"]),
         "recursive difference, two clips": lambda o, _: _or_gradient(
             TwoClip(o["clip"], o["difference_clip"], o["gamma"])

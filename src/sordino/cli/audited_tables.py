@@ -110,8 +110,7 @@ class Released:
     def weights(self) -> NDArray[np.float64]:
         """The trained weights, in the shape that the loss takes."""
         model = self.model
-        stacked = np.column_stack([np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)])
-        stacked = stacked * model._preparation.radius(model.n_features_in_)
+        stacked = model._preparation.to_rows(model.coef_, model.intercept_, model.n_features_in_)
         return stacked.reshape(self.loss.parameter_shape(stacked.shape[1]))
 
     def rows(self, frame: Any, name: str) -> tuple[NDArray[np.float32], NDArray[Any]]:

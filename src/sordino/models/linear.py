@@ -31,7 +31,6 @@ from sordino.models.defaults import (
     wants_more_epochs,
 )
 from sordino.models.rows import RowPreparation, blocks
-from sordino.models.schema import Schema
 from sordino.planning import Plan, plan
 from sordino.recipes import recipe_named
 
@@ -49,15 +48,15 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             raise SordinoError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
             )
-        schema: Schema | None = None
-        bounds: NDArray[np.float64] | None = None
         if is_table(X, self.feature_bounds, self.categories):
             validate_data(self, X, skip_check_array=True)
             schema, taken = table_schema(X, self.feature_bounds, self.categories)
             undeclared += taken
+            prepare = RowPreparation(schema, intercept=bool(self.fit_intercept))
         else:
             X = self._checked(X, reset=True)
             bounds = public_bounds(self.feature_bounds, X.shape[1])
+            prepare = RowPreparation.for_array(bounds, bool(self.fit_intercept))
         check_consistent_length(X, y)
         if self.examples is None:
             undeclared.append("the number of rows (examples=...)")
@@ -66,7 +65,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
                 f"examples declares {self.examples:,} rows but X has {_num_samples(X):,}; they "
                 "must be equal"
             )
-        return X, RowPreparation(schema, bounds, bool(self.fit_intercept)), undeclared
+        return X, prepare, undeclared
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
         return validate_data(
@@ -169,11 +168,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         self.guarantee_ = result.guarantee
         self.history_ = result.history
         self.result_ = result
-        # Weights of the rows as they were before their division by the radius.
-        weights = np.atleast_2d(np.asarray(result.params, np.float64))
-        weights = weights / prepare.radius(self.n_features_in_)
-        self.coef_ = weights[:, :-1] if prepare.intercept else weights
-        self.intercept_ = weights[:, -1] if prepare.intercept else np.zeros(len(weights))
+        self.coef_, self.intercept_ = prepare.to_features(result.params, self.n_features_in_)
 
     def _public_rows(self, public: Any, prepare: RowPreparation) -> tuple[NDArray[Any], Any]:
         """Rows of the public data that a fit is watched on, prepared like the others, and its y."""
@@ -197,10 +192,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             prepare.schema.check_columns(X)
         else:
             X = self._checked(X, reset=False)
-        weights = np.atleast_2d(self.coef_)
-        if prepare.intercept:
-            weights = np.column_stack([weights, np.atleast_1d(self.intercept_)])
-        weights = weights.T * prepare.radius(self.n_features_in_)
+        weights = prepare.to_rows(self.coef_, self.intercept_, self.n_features_in_).T
         pieces = []
         for piece in blocks(_num_samples(X), len(weights)):
             part = X.iloc[piece] if prepare.schema is not None else X[piece]

@@ -141,8 +141,7 @@ def table_model(schema: Schema) -> Model:
     def save(params: Any) -> bytes:
         from sordino.models.saved import model_bytes
 
-        weights = np.atleast_2d(np.asarray(params, np.float64)) / rows.radius(len(schema.names))
-        coef, intercept = weights[:, :-1], weights[:, -1]
+        coef, intercept = rows.to_features(params, len(schema.names))
         fitted: dict[str, Any] = {
             "schema_": schema,
             "n_features_in_": len(schema.names),
