@@ -32,7 +32,7 @@ _ROOMS = (
     "population.py",
     "accounting.py",
     "recipes.py",
-    "planning.py",
+    "planning",
 )
 
 
