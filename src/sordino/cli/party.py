@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sordino.cli.console import _bytes, err, out, say_error, show_guarantee
-from sordino.cli.party_progress import Scores, Scoring, lines, progress
+from sordino.cli import party_options as given
+from sordino.cli.console import err, out, say_error, show_guarantee
+from sordino.cli.party_progress import Scoring, lines, progress
+from sordino.cli.party_results import (
+    GUARANTEE,
+    REPORT,
+    SCORES,
+    finish,
+    history_of,
+    keep_scores,
+    kept_scores,
+    show_end,
+    write_report,
+    write_results,
+)
 from sordino.cli.party_terms import Wanted, show_consortium, show_members, show_shares
 from sordino.errors import PlanMismatchError, SordinoError, require_count, shown
 
 if TYPE_CHECKING:
     from sordino.parties.consortium import Consortium
     from sordino.parties.journal import TurnRecord
-    from sordino.parties.party import Finished
     from sordino.sites.parties import PartySite
 
 app = typer.Typer(
@@ -30,84 +41,7 @@ app = typer.Typer(
 
 # A run that was stopped by the others or by the network, and can go on; bad input is 2.
 STOPPED = 1
-SCORES, GUARANTEE, REPORT = "scores.json", "guarantee.json", "report.html"
 _AGAIN = "give the same command again to go on"
-
-_RUN, _BUDGET, _TOGETHER, _RECIPE = "The run", "The budget", "Together", "Options of the recipe"
-_Party = Annotated[Path, typer.Argument(help="This party's folder.")]
-_Schema = Annotated[
-    Path | None,
-    typer.Option(
-        help="What is public about the tables: bounds, categories, classes (JSON, TOML).",
-        rich_help_panel=_RUN,
-    ),
-]
-_Model = Annotated[
-    str | None,
-    typer.Option(help="Instead: a model of your own, as module:name.", rich_help_panel=_RUN),
-]
-_Recipe = Annotated[str, typer.Option(help="From `sordino recipes`.", rich_help_panel=_RUN)]
-_BatchSize = Annotated[
-    int | None,
-    typer.Option(help="Records of all parties in a step.", rich_help_panel=_RUN),
-]
-_Batches = Annotated[
-    str | None,
-    typer.Option(help="Instead: each party's own, with commas.", rich_help_panel=_RUN),
-]
-_Epochs = Annotated[float | None, typer.Option(help="Passes over all data.", rich_help_panel=_RUN)]
-_Steps = Annotated[int | None, typer.Option(help="Turns, instead of epochs.", rich_help_panel=_RUN)]
-_Name = Annotated[str | None, typer.Option(help="Of the run.", rich_help_panel=_RUN)]
-_Epsilon = Annotated[float, typer.Option(help="Each record's budget.", rich_help_panel=_BUDGET)]
-_Delta = Annotated[
-    float | None,
-    typer.Option(help="Default: a tenth of 1 over all records.", rich_help_panel=_BUDGET),
-]
-_Adjacency = Annotated[
-    str | None,
-    typer.Option(help="zero-out, add-remove or replace-one.", rich_help_panel=_BUDGET),
-]
-_Unit = Annotated[
-    str | None,
-    typer.Option(help="Whose data a record is: example, user, client.", rich_help_panel=_BUDGET),
-]
-_Engine = Annotated[
-    str, typer.Option(help="How sums are kept secret: mask, mpyc, spu.", rich_help_panel=_TOGETHER)
-]
-_Colluders = Annotated[
-    int | None,
-    typer.Option(help="How many parties may work together.", rich_help_panel=_TOGETHER),
-]
-_Timeout = Annotated[
-    float, typer.Option(help="Seconds that a turn may take.", rich_help_panel=_TOGETHER)
-]
-_Clip = Annotated[
-    float | None, typer.Option(help="Largest norm of a contribution.", rich_help_panel=_RECIPE)
-]
-_Rate = Annotated[
-    float | None,
-    typer.Option(help="For tables, by default chosen from the plan.", rich_help_panel=_RECIPE),
-]
-_Momentum = Annotated[
-    float | None, typer.Option(help="From 0 to below 1.", rich_help_panel=_RECIPE)
-]
-_Sampling = Annotated[
-    str | None,
-    typer.Option(help="fixed, reshuffled, poisson, without-replacement.", rich_help_panel=_RECIPE),
-]
-_Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Any other one, as name=value.", rich_help_panel=_RECIPE),
-]
-_Test = Annotated[
-    Path | None,
-    typer.Option(
-        "--test", "--test-file", help="PUBLIC test data; the only data scores are computed on."
-    ),
-]
-_Every = Annotated[
-    int | None, typer.Option(help="Turns between two scores; a tenth of them by default.")
-]
 
 
 @app.command()
@@ -141,26 +75,26 @@ def propose(
     ],
     *,
     out_file: Annotated[Path, typer.Option("--out", help="The consortium file.")],
-    recipe: _Recipe = "dp-srm",
-    schema: _Schema = None,
-    model: _Model = None,
-    batch_size: _BatchSize = None,
-    batches: _Batches = None,
-    epochs: _Epochs = None,
-    steps: _Steps = None,
-    name: _Name = None,
-    epsilon: _Epsilon,
-    delta: _Delta = None,
-    adjacency: _Adjacency = None,
-    unit: _Unit = None,
-    engine: _Engine = "mask",
-    colluders: _Colluders = None,
-    timeout: _Timeout = 60.0,
-    clip: _Clip = None,
-    learning_rate: _Rate = None,
-    momentum: _Momentum = None,
-    sampling: _Sampling = None,
-    settings: _Set = None,
+    recipe: given.Recipe = "dp-srm",
+    schema: given.Schema = None,
+    model: given.Model = None,
+    batch_size: given.BatchSize = None,
+    batches: given.Batches = None,
+    epochs: given.Epochs = None,
+    steps: given.Steps = None,
+    name: given.Name = None,
+    epsilon: given.Epsilon,
+    delta: given.Delta = None,
+    adjacency: given.Adjacency = None,
+    unit: given.Unit = None,
+    engine: given.Engine = "mask",
+    colluders: given.Colluders = None,
+    timeout: given.Timeout = 60.0,
+    clip: given.Clip = None,
+    learning_rate: given.Rate = None,
+    momentum: given.Momentum = None,
+    sampling: given.Sampling = None,
+    settings: given.Set = None,
 ) -> None:
     """Write the file that all parties sign: who, what, how, and for what budget. Reads no record."""
     from sordino.parties.consortium import Consortium, Partner
@@ -209,7 +143,7 @@ def propose(
 
 @app.command()
 def sign(
-    folder: _Party,
+    folder: given.Party,
     file: Annotated[Path, typer.Argument(help="The consortium file.")],
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -239,7 +173,7 @@ def sign(
 
 @app.command()
 def join(
-    folder: _Party,
+    folder: given.Party,
     *,
     data: Annotated[Path, typer.Option(help="This party's table, or what its model loads.")],
     ledger: Annotated[
@@ -249,8 +183,8 @@ def join(
     dataset: Annotated[
         str | None, typer.Option(help="The data set's name in the ledger. Default: the file's.")
     ] = None,
-    test_file: _Test = None,
-    every: _Every = None,
+    test_file: given.Test = None,
+    every: given.Every = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the others at first.")] = 600.0,
     report: Annotated[
         Path | None, typer.Option(help="Where the report goes. Default: FOLDER/report.html.")
@@ -287,8 +221,8 @@ def join(
     scoring = Scoring(
         evaluate,
         every or max(1, steps // 10),
-        _kept_scores(folder / SCORES),
-        lambda scores: _keep_scores(folder / SCORES, scores),
+        kept_scores(folder / SCORES),
+        lambda scores: keep_scores(folder / SCORES, scores),
     )
     use_compilation_cache()
     met = False
@@ -339,7 +273,7 @@ def join(
                 f"{len(after):,} of {steps:,} turns are settled and kept; {_AGAIN}", soft_wrap=True
             )
         raise typer.Exit(STOPPED) from None
-    _finish(site, finished, scoring, None if no_report else report or folder / REPORT, as_json)
+    finish(site, finished, scoring, None if no_report else report or folder / REPORT, as_json)
 
 
 @app.command()
@@ -352,28 +286,28 @@ def simulate(
     parties: Annotated[
         str, typer.Option("--parties", "--names", help="How many, or their names with commas.")
     ],
-    recipe: _Recipe = "dp-srm",
-    schema: _Schema = None,
-    model: _Model = None,
-    batch_size: _BatchSize = None,
-    batches: _Batches = None,
-    epochs: _Epochs = None,
-    steps: _Steps = None,
-    name: _Name = None,
-    epsilon: _Epsilon,
-    delta: _Delta = None,
-    adjacency: _Adjacency = None,
-    unit: _Unit = None,
-    engine: _Engine = "mask",
-    colluders: _Colluders = None,
-    timeout: _Timeout = 60.0,
-    clip: _Clip = None,
-    learning_rate: _Rate = None,
-    momentum: _Momentum = None,
-    sampling: _Sampling = None,
-    settings: _Set = None,
-    test_file: _Test = None,
-    every: _Every = None,
+    recipe: given.Recipe = "dp-srm",
+    schema: given.Schema = None,
+    model: given.Model = None,
+    batch_size: given.BatchSize = None,
+    batches: given.Batches = None,
+    epochs: given.Epochs = None,
+    steps: given.Steps = None,
+    name: given.Name = None,
+    epsilon: given.Epsilon,
+    delta: given.Delta = None,
+    adjacency: given.Adjacency = None,
+    unit: given.Unit = None,
+    engine: given.Engine = "mask",
+    colluders: given.Colluders = None,
+    timeout: given.Timeout = 60.0,
+    clip: given.Clip = None,
+    learning_rate: given.Rate = None,
+    momentum: given.Momentum = None,
+    sampling: given.Sampling = None,
+    settings: given.Set = None,
+    test_file: given.Test = None,
+    every: given.Every = None,
     report: Annotated[
         Path | None, typer.Option(help="Where the report goes. Default: FOLDER/report.html.")
     ] = None,
@@ -415,19 +349,19 @@ def simulate(
     show_consortium(consortium)
     simulation.run(test_file, every)
     records = simulation.records()
-    history = _history(_kept_scores(simulation.folder_of(consortium.names[0]) / SCORES))
+    history = history_of(kept_scores(simulation.folder_of(consortium.names[0]) / SCORES))
     target = report or folder / REPORT
-    _write_results(folder, consortium)
+    write_results(folder, consortium)
     written = [simulation.copy_model(), folder / GUARANTEE, target]
-    _write_report(
+    write_report(
         target, consortium, records, history, title=f"{consortium.name} (simulated)", own=None
     )
-    _show_end(consortium, records, history, written)
+    show_end(consortium, records, history, written)
 
 
 @app.command()
 def status(
-    folder: _Party,
+    folder: given.Party,
     *,
     ledger: Annotated[
         Path | None, typer.Option(envvar="SORDINO_LEDGER", help="Also show this ledger's budget.")
@@ -548,138 +482,3 @@ def _stoppable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _kept_scores(path: Path) -> dict[int, Scores]:
-    """Scores of earlier calls; they are for show, so what cannot be read is left out."""
-    try:
-        found = json.loads(path.read_text("utf-8"))
-        return {
-            int(turn): {str(k): float(v) for k, v in row.items()} for turn, row in found.items()
-        }
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
-        return {}
-
-
-def _keep_scores(path: Path, scores: Any) -> None:
-    from sordino._files import write_atomically
-
-    write_atomically(path, json.dumps(scores) + "\n")
-
-
-def _history(scores: dict[int, Scores]) -> list[dict[str, float]]:
-    return [{"step": turn, **found} for turn, found in sorted(scores.items())]
-
-
-def _finish(
-    site: PartySite, finished: Finished, scoring: Scoring, report: Path | None, as_json: bool
-) -> None:
-    """Write guarantee and report; say how it ended."""
-    consortium, folder = site.consortium, site.folder
-    _write_results(folder, consortium)
-    written = [folder / "model.npz", folder / GUARANTEE]
-    records = {site.name: list(finished.records)}
-    if report is not None:
-        _write_report(
-            report, consortium, records, scoring.history, title=consortium.name, own=site.name,
-            different=finished.different,
-        )  # fmt: skip
-        written.append(report)
-    if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "event": "finished",
-                    "seconds": finished.seconds,
-                    "different": list(finished.different),
-                }
-            )
-        )
-        return
-    if finished.different:
-        err().print(
-            f"{', '.join(finished.different)} computed the same model up to rounding, not to the last "
-            "bit: other processors or versions of libraries",
-            style="yellow",
-            markup=False,
-            soft_wrap=True,
-        )
-    _show_end(consortium, records, scoring.history, written)
-
-
-def _write_results(folder: Path, consortium: Consortium) -> None:
-    from sordino._files import write_atomically
-    from sordino._version import __version__
-    from sordino.cli.train import today
-
-    terms = consortium.terms
-    guarantee = terms.guarantee
-    delta = guarantee.delta_hint
-    stated = {
-        "sentence": terms.statement(),
-        "epsilon": None if delta is None else guarantee.epsilon(delta),
-        "delta": delta,
-        "guarantee": guarantee.to_json(),
-        "assumption": asdict(terms.assumption),
-        "consortium": consortium.digest,
-        "plan": terms.plan.hash,
-        "sordino": __version__,
-        "date": today(),
-    }
-    write_atomically(folder / GUARANTEE, json.dumps(stated, indent=1) + "\n")
-
-
-def _write_report(
-    path: Path,
-    consortium: Consortium,
-    records: dict[str, list[TurnRecord]],
-    history: Sequence[dict[str, float]],
-    *,
-    title: str,
-    own: str | None,
-    different: Sequence[str] = (),
-) -> None:
-    from sordino.cli.train import today
-    from sordino.report.parties import write_parties_report
-
-    write_parties_report(
-        path,
-        consortium,
-        records,
-        title=title,
-        own=own,
-        history=history,
-        different=different,
-        date=today(),
-    )
-
-
-def _show_end(
-    consortium: Consortium,
-    records: dict[str, list[TurnRecord]],
-    history: Sequence[dict[str, float]],
-    written: Sequence[Path],
-) -> None:
-    """Totals, the score, the guarantee, and where everything is."""
-    console = out()
-    turns = next(iter(records.values()))
-    lost = sum(record.lost for record in turns)
-    # A turn lasts until the slowest party has its sum.
-    together = zip(*records.values(), strict=True)
-    seconds = sum(max(record.seconds for record in same) for same in together)
-    sent = sum(record.sent for found in records.values() for record in found)
-    who = "sent by all parties" if len(records) > 1 else "sent by this party"
-    console.print(
-        f"{len(turns):,} turns, {lost:,} of them lost; {seconds:.3g} s in sums, {_bytes(sent)} {who}",
-        markup=False,
-        soft_wrap=True,
-    )
-    if history:
-        last = {name: value for name, value in history[-1].items() if name != "step"}
-        console.print(
-            "on public data: " + ", ".join(f"{name} {value:.4g}" for name, value in last.items()),
-            markup=False,
-        )
-    show_guarantee(consortium.terms.statement())
-    for path in written:
-        console.print(f"wrote {path}", markup=False, soft_wrap=True)
