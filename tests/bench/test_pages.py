@@ -239,3 +239,32 @@ def test_panels_that_share_little_have_legends_of_their_own_and_one_place_has_na
     assert [between(value, None) for value in (50.0, 60.0)] == ["", "60"]
     beside.set_xlim(1, 1000)
     assert between(50.0, None) == ""
+
+
+def test_a_contender_without_a_budget_looks_the_same_in_every_panel(results: Results) -> None:
+    """Over an axis it has marks, over epsilon it is a level; colour, dashes and legend stay."""
+    base = results.experiment
+    budgets = tuple(Budget(epsilon=epsilon, delta=1e-5) for epsilon in (1.0, 2.0))
+    over = replace(base.populations[0], name="over epsilon", panel="budgets", x=None)
+    both = replace(
+        base,
+        populations=(*base.populations, replace(over, budgets=budgets)),
+        printed=(),
+        targets=(),
+    )
+    parts = tuple(part(cell, 50.0) for cell in cells_of(both, quick=False))
+    figure = result_figure(Results(both, parts))
+    panels = {axes.get_title(loc="left"): axes for axes in figure.axes}
+    place = [one.label for one in base.contenders].index("second")
+    marked, level = panels["all"].lines[3 * place], panels["budgets"].lines[3 * place]
+    assert level.get_marker() == "None" != marked.get_marker()
+    for seen in ("color", "linestyle", "linewidth"):
+        assert getattr(level, f"get_{seen}")() == getattr(marked, f"get_{seen}")()
+    (legend,) = figure.legends
+    told = dict(
+        zip((text.get_text() for text in legend.get_texts()), legend.legend_handles, strict=True)
+    )
+    assert "second (not private)" in told
+    assert not hasattr(
+        told["second (not private)"], "get_marker"
+    )  # error bars, as in the first panel
