@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.federated.agreement import agree
+from sordino.federated.agreeing import agree
 from sordino.federated.durable import DurableClient
 from sordino.federated.partition import split
 from sordino.federated.simulator import simulate

@@ -126,7 +126,7 @@ def federated(
     trust: str = "untrusted",
 ) -> dict[str, Any]:
     """Simulated rounds, in each of which every client sends one example that it has not used yet."""
-    from sordino.federated.agreement import agree
+    from sordino.federated.agreeing import agree
     from sordino.federated.partition import split
     from sordino.federated.simulator import simulate
 

@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.federated.agreement import Agreement, agree
-from sordino.federated.partition import split
-from sordino.federated.simulator import simulate
+from sordino.federated import Agreement, agree, simulate, split
 from sordino.losses import Softmax
 from sordino.sites.models import Model
 from sordino.sites.running import local_clients, local_server, pad_keys, run_directly

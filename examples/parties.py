@@ -13,8 +13,7 @@ import numpy as np
 
 import sordino
 from sordino.losses import Logistic
-from sordino.parties.terms import Terms, agree
-from sordino.parties.together import train_together
+from sordino.parties import Terms, agree, train_together
 
 SIZES = {"north": 1200, "south": 500, "east": 300}
 FEATURES = 8

@@ -203,7 +203,7 @@ def run_key() -> Any:
 
 @cache
 def _agreements() -> tuple[Any, ...]:
-    from sordino.federated.agreement import agree
+    from sordino.federated.agreeing import agree
 
     common: dict[str, Any] = {"parameters": 3, "rounds": 4, "mu": 1.0, "learning_rate": 0.1}
     return (

@@ -7,13 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import sordino
 
 ROOT = Path(sordino.__file__).parent
 
 # From the ground up. A module may import from its own room and from lower floors.
 FLOORS: list[set[str]] = [
-    {"errors", "_version"},
+    {"errors", "_lazy", "_version"},
     {"_files"},
     {"keystore", "_sqlite"},
     {"privacy"},
@@ -117,3 +119,18 @@ def test_public_names_resolve() -> None:
     for name in sordino.__all__:
         assert getattr(sordino, name) is not None
     assert set(dir(sordino)) == set(sordino.__all__)
+
+
+@pytest.mark.parametrize("package", ["audit", "federated", "parties"])
+def test_packages_import_their_names_when_they_are_used(package: str) -> None:
+    surface = getattr(sordino, package)
+    assert set(dir(surface)) == set(surface.__all__)
+    for name in surface.__all__:
+        assert getattr(surface, name) is not None
+    with pytest.raises(AttributeError, match=f"'sordino.{package}' has no attribute 'nothing'"):
+        surface.nothing  # noqa: B018
+    code = (
+        f"import sys, sordino; sordino.{package}; heavy = {{'jax', 'scipy', 'flwr', 'sklearn'}} & "
+        "set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

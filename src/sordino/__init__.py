@@ -18,6 +18,8 @@ from sordino._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from sordino import audit as audit
+    from sordino import federated as federated
+    from sordino import parties as parties
     from sordino.comparison import compare_recipes as compare_recipes
     from sordino.engine.keys import RunKey as RunKey
     from sordino.engine.session import Session as Session
@@ -63,7 +65,7 @@ _WHERE = {
 }
 
 # Packages with a public surface of their own.
-_PACKAGES = ("audit",)
+_PACKAGES = ("audit", "federated", "parties")
 
 __all__ = ["__version__", *_PACKAGES, *_WHERE]
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-import sordino
 from sordino.audit import largest_power, measured_curve
 from sordino.privacy.amplification import SampledGaussian
 from sordino.privacy.guarantee import Guarantee
@@ -79,14 +78,3 @@ def test_a_measured_curve_counts() -> None:
     assert (np.diff(curve, axis=0) >= 0).all()
     assert [0.0, 0.75] in curve.tolist()
     assert [0.25, 1.0] in curve.tolist()
-
-
-def test_the_package_is_lazy_and_complete() -> None:
-    from sordino import audit
-
-    assert sordino.audit is audit
-    assert set(dir(audit)) == set(audit.__all__)
-    for name in audit.__all__:
-        assert getattr(audit, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = audit.nothing

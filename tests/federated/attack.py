@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.federated.agreement import Agreement, agree
+from sordino.federated.agreeing import agree
+from sordino.federated.agreement import Agreement
 from sordino.federated.client import Client, ClientState, Sent
 from sordino.federated.contribution import LocalData
 from sordino.federated.messages import Refusal, Reply, Request, message_from_bytes

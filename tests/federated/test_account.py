@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from sordino import SordinoError
 from sordino.federated.account import LEAK_UNITS, Account, chain_cost, tree_mu_squared
-from sordino.federated.agreement import ADJACENCIES, SCHEDULES, TRUST, agree
+from sordino.federated.agreeing import SCHEDULES, agree
+from sordino.federated.agreement import ADJACENCIES, TRUST
 from sordino.federated.noise import taken_back
 from sordino.mechanisms.discrete import MOST_VARIANCE
 

@@ -19,7 +19,8 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from sordino.federated.agreement import Agreement, agree
+from sordino.federated.agreeing import agree
+from sordino.federated.agreement import Agreement
 from sordino.federated.contribution import flattened
 from sordino.federated.messages import Reply
 from sordino.federated.noise import drawn, noise_key, taken_back, turned

@@ -13,7 +13,8 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from sordino.federated.account import LEAK_UNITS, chain_cost
-from sordino.federated.agreement import Agreement, agree
+from sordino.federated.agreeing import agree
+from sordino.federated.agreement import Agreement
 from sordino.federated.cohorts import Cohorts, random_cohorts
 from sordino.federated.partition import split
 from sordino.federated.simulator import simulate

@@ -12,7 +12,8 @@ import pytest
 from scipy import stats
 
 from sordino.errors import SordinoError
-from sordino.federated.agreement import Agreement, agree
+from sordino.federated.agreeing import agree
+from sordino.federated.agreement import Agreement
 from sordino.federated.client import Client
 from sordino.federated.cohorts import Cohorts, cohorts_of, random_cohorts
 from sordino.federated.contribution import Contribution, LocalData, flattened

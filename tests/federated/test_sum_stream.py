@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sordino.federated.account import tree_mu_squared
-from sordino.federated.agreement import agree
+from sordino.federated.agreeing import agree
 from sordino.federated.cohorts import Cohorts, fixed_cohorts, random_cohorts, round_robin_cohorts
 from sordino.federated.sum_stream import (
     SumStream,

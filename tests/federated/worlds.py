@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.federated.agreement import Agreement, agree
+from sordino.federated.agreeing import agree
+from sordino.federated.agreement import Agreement
 from sordino.federated.coordinator import DurableServer
 from sordino.federated.durable import DurableClient, Part, VolatileClient
 from sordino.federated.messages import Request, message_from_bytes

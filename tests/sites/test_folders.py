@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from sordino.errors import SordinoError
-from sordino.federated.agreement import Agreement, agree
+from sordino.federated.agreeing import agree
+from sordino.federated.agreement import Agreement
 from sordino.keystore import KeyStore
 from sordino.models.schema import Numeric, Schema
 from sordino.sites import folders

@@ -13,8 +13,9 @@ and cannot see is told in docs/audit.md. Names are imported when they are first 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sordino._lazy import lazy_names
 
 if TYPE_CHECKING:
     from sordino.audit.curves import largest_power as largest_power
@@ -52,15 +53,4 @@ _WHERE = {
 }
 
 __all__ = list(_WHERE)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'sordino.audit' has no attribute {name!r}")
-    value = getattr(import_module(f"sordino.audit.{_WHERE[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)

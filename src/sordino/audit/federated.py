@@ -51,7 +51,8 @@ from sordino.audit.whitebox import (
 )
 from sordino.errors import SordinoError, require_count, require_fraction, require_positive
 from sordino.federated.account import LEAK_UNITS, ROUNDED
-from sordino.federated.agreement import UNITS, Agreement, agree
+from sordino.federated.agreeing import agree
+from sordino.federated.agreement import UNITS, Agreement
 from sordino.federated.client import Client, ClientState
 from sordino.federated.contribution import Contribution, LocalData
 from sordino.federated.messages import Reply, Request, message_from_bytes
@@ -75,7 +76,7 @@ _BEYOND, _FAR = 1e6, 10.0
 def reference_agreement(**changes: Any) -> Agreement:
     """A small agreement for audits: one client, 10 messages of 4 numbers, mu of 3.
 
-    `changes` are arguments of `sordino.federated.agreement.agree`.
+    `changes` are arguments of `sordino.federated.agreeing.agree`.
     """
     settings: dict[str, Any] = {
         "clients": 1,

@@ -81,7 +81,7 @@ def init(
     ] = False,
 ) -> None:
     """Make a run's agreement, and a folder for the server and for each client."""
-    from sordino.federated.agreement import agree
+    from sordino.federated.agreeing import agree
     from sordino.models.schema import Schema
     from sordino.sites.folders import create
     from sordino.sites.models import own_model, table_model

@@ -9,4 +9,30 @@ meeting    parties that come together find out where to go on
 party      the whole of one party: meet, sum, keep, go on
 consortium the file that all parties sign
 together   all parties in one process, for research and tests
+
+    from sordino import parties
+    terms = parties.agree("dp-srm", examples=[...], ...)      # before any data
+    parties.train_together(terms, ...)                        # all of them in one process
+
+Names are imported when they are first used.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sordino._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from sordino.parties.terms import Terms as Terms
+    from sordino.parties.terms import agree as agree
+    from sordino.parties.together import train_together as train_together
+
+_WHERE = {
+    "Terms": "terms",
+    "agree": "terms",
+    "train_together": "together",
+}
+
+__all__ = list(_WHERE)
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -8,7 +8,7 @@ A population's options say who takes part and within what set:
     clip, gradient_clip   S for messages of differences, and G for those of plain gradients
 
 A contender's settings are `algorithm`, `schedule`, `trust`, `batch`, `clip` and `rounds` of
-`sordino.federated.agreement.agree`, and ``rate``: its learning rate as a multiple of the default one,
+`sordino.federated.agreeing.agree`, and ``rate``: its learning rate as a multiple of the default one,
 which follows from the noise. Where rounds are not given, all clients together send as many messages as
 there are rows (n = m T, papers/02 1.8), so that with a batch of b each row is used b times. What is
 not private runs the same rounds without noise; its default rate is 1/(5 L).
@@ -37,7 +37,8 @@ from sordino.bench.measures import MEASURES
 from sordino.bench.running import prepared_rows
 from sordino.bench.scores import score_models
 from sordino.errors import SordinoError, known_fields, require_count
-from sordino.federated.agreement import ALGORITHMS, Agreement, agree
+from sordino.federated.agreeing import agree
+from sordino.federated.agreement import ALGORITHMS, Agreement
 from sordino.federated.partition import split
 from sordino.federated.simulator import Simulated, simulate
 
