@@ -117,7 +117,7 @@ def _spu_end(**settings: Any) -> NoisedSum:
 
 def _mask(folder: Path) -> list[dict[str, Any]]:
     from sordino.secure.pads import new_private_key, public_key
-    from sordino.secure.transport import Member, Roster
+    from sordino.secure.roster import Member, Roster
 
     own = [(tls, new_private_key()) for tls in certificates(folder)]
     members = tuple(

@@ -241,7 +241,7 @@ def _consortia() -> tuple[Any, ...]:
     from sordino.parties.consortium import Consortium, Partner
     from sordino.parties.terms import agree
     from sordino.secure.certificates import new_certificate
-    from sordino.secure.transport import Member
+    from sordino.secure.roster import Member
 
     made = []
     for engine, sizes, recipe, options in (

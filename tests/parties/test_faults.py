@@ -31,7 +31,8 @@ from sordino.privacy.values import ClippedSum
 from sordino.secure import transport
 from sordino.secure.certificates import new_certificate
 from sordino.secure.mask import MaskSum
-from sordino.secure.transport import Member, Star
+from sordino.secure.roster import Member
+from sordino.secure.transport import Star
 from sordino.sites.parties import CARD, CERTIFICATE, CONSORTIUM, KEY, SIGNATURE, PartySite
 from tests.parties.faults import (
     Network,

@@ -20,7 +20,8 @@ from sordino.parties.meeting import FACTS, MOST_SKEW, Session, confirm, meet
 from sordino.secure import transport
 from sordino.secure.certificates import create_certificate
 from sordino.secure.pads import Pads, new_private_key, public_key
-from sordino.secure.transport import Member, Roster, Star
+from sordino.secure.roster import Member, Roster
+from sordino.secure.transport import Star
 
 COMMON = {
     "version": "0.4.0",

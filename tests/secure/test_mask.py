@@ -29,7 +29,8 @@ from sordino.secure.guarantee import SumNoise
 from sordino.secure.mask import MaskSum, TurnFile
 from sordino.secure.pads import new_private_key, public_key
 from sordino.secure.plain import noised_total, plain_sums
-from sordino.secure.transport import Member, Roster, Star
+from sordino.secure.roster import Member, Roster
+from sordino.secure.transport import Star
 
 LARGEST = 2**40
 

@@ -18,7 +18,8 @@ import pytest
 from sordino import SordinoError
 from sordino.secure import transport
 from sordino.secure.certificates import create_certificate, fingerprint, new_certificate
-from sordino.secure.transport import Member, Roster, Star
+from sordino.secure.roster import Member, Roster
+from sordino.secure.transport import Star
 
 NAMES = ("a", "b", "c")
 

@@ -23,7 +23,7 @@ from sordino._files import write_atomically
 from sordino._version import __version__, code_digest
 from sordino.errors import DAMAGE, SordinoError, one_line, shown
 from sordino.parties.terms import Terms
-from sordino.secure.transport import Member, Roster
+from sordino.secure.roster import Member, Roster
 
 FORMAT, VERSION = "sordino-consortium", 1
 CARD, CARD_VERSION = "sordino-party", 1

@@ -58,7 +58,8 @@ from sordino.secure.base import Assumption, Integers
 from sordino.secure.guarantee import published_variance, share_variance
 from sordino.secure.pads import Pads
 from sordino.secure.quantize import require_fit
-from sordino.secure.transport import Roster, Star
+from sordino.secure.roster import Roster
+from sordino.secure.transport import Star
 
 _VECTOR, _SUM, _CODES, _ALL_CODES = 1, 2, 3, 4
 _TERMS = struct.Struct(">QQI")

@@ -21,7 +21,6 @@ read and changed by it. Engines bring their own protection against that.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import select
 import socket
@@ -30,14 +29,14 @@ import struct
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sordino.errors import DAMAGE, SordinoError, one_line, require_positive, shown
-from sordino.secure.certificates import NAME, fingerprint
+from sordino.secure.certificates import fingerprint
+from sordino.secure.roster import VERSION, Roster
 
 T = TypeVar("T")
 
@@ -51,108 +50,6 @@ _MAGIC = b"SOR1"
 _HELLO, _WELCOME, _START, _GIVE_UP = 250, 251, 252, 255
 _LONGEST_HELLO = 4096
 _PIECE = 1 << 18
-_VERSION = 1
-
-
-@dataclass(frozen=True)
-class Member:
-    """One party as the others know it.
-
-    Attributes:
-      name: letters, digits, dots, dashes and underscores.
-      public_key: X25519, 32 bytes.
-      certificate: PEM.
-    """
-
-    name: str
-    public_key: bytes
-    certificate: str
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
-            raise SordinoError(f"{shown(self.name)} is not a party's name")
-        if not isinstance(self.public_key, bytes) or len(self.public_key) != 32:
-            raise SordinoError(f"the public key of {self.name!r} must have 32 bytes")
-        fingerprint(self.certificate)
-
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint(self.certificate)
-
-
-@dataclass(frozen=True)
-class Roster:
-    """Who takes part in a session, the same at every party; the first member is in the middle."""
-
-    session: str
-    members: tuple[Member, ...]
-    host: str
-    port: int
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.session, str) or not 1 <= len(self.session) <= 256:
-            raise SordinoError(
-                f"a session is a text of 1 to 256 characters, not {shown(self.session)}"
-            )
-        if len(self.members) < 2:
-            raise SordinoError(f"a sum needs at least two parties, got {len(self.members)}")
-        for what in ("name", "public_key", "fingerprint"):
-            if len({getattr(member, what) for member in self.members}) != len(self.members):
-                raise SordinoError(f"two parties have the same {what.replace('_', ' ')}")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(member.name for member in self.members)
-
-    @property
-    def hub(self) -> str:
-        """The first party, that all others connect to."""
-        return self.members[0].name
-
-    @property
-    def public_keys(self) -> dict[str, bytes]:
-        return {member.name: member.public_key for member in self.members}
-
-    @property
-    def digest(self) -> bytes:
-        """Of everything but the address, which may look different from different places."""
-        text = [self.session]
-        text += [f"{m.name} {m.public_key.hex()} {m.fingerprint}" for m in self.members]
-        return hashlib.sha256(json.dumps(["sordino roster 1", *text]).encode()).digest()
-
-    def member(self, name: str) -> Member:
-        for member in self.members:
-            if member.name == name:
-                return member
-        raise SordinoError(f"there is no party {shown(name)} in the roster")
-
-    def to_json(self) -> dict[str, Any]:
-        members = [
-            {"name": m.name, "public_key": m.public_key.hex(), "certificate": m.certificate}
-            for m in self.members
-        ]
-        return {
-            "version": _VERSION,
-            "session": self.session,
-            "members": members,
-            "host": self.host,
-            "port": self.port,
-        }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Roster:
-        try:
-            if data["version"] != _VERSION:
-                raise SordinoError(f"this roster has format version {shown(data['version'])}")
-            members = tuple(
-                Member(m["name"], bytes.fromhex(m["public_key"]), m["certificate"])
-                for m in data["members"]
-            )
-            return cls(data["session"], members, str(data["host"]), int(data["port"]))
-        except SordinoError:
-            raise
-        except DAMAGE:
-            raise SordinoError(f"this is not a roster: {shown(data)}") from None
 
 
 class _BrokenError(Exception):
@@ -580,7 +477,7 @@ def _reach(roster: Roster, name: str, context: ssl.SSLContext, deadline: float) 
                 who = repr(others[0]) if others else "somebody else"
                 raise SordinoError(f"at {where} there is {who}, not {hub.name!r}")
             hello = {"session": roster.session, "roster": roster.digest.hex(), "name": name}
-            hello["version"] = str(_VERSION)
+            hello["version"] = str(VERSION)
             link.send_frame(_HELLO, 0, json.dumps(hello).encode(), deadline)
             for due in (_WELCOME, _START):
                 kind, _, body = link.receive_frame(_LONGEST_HELLO, deadline)
@@ -683,8 +580,8 @@ def _admitted(roster: Roster, link: _Link, deadline: float) -> str:
         raise _BrokenError("does not speak this protocol") from None
     owner = [m.name for m in roster.members if m.fingerprint == found]
     refusal = ""
-    if version != str(_VERSION):
-        refusal = f"speaks version {shown(version)} of this protocol, not {_VERSION}"
+    if version != str(VERSION):
+        refusal = f"speaks version {shown(version)} of this protocol, not {VERSION}"
     elif owner != [name]:
         refusal = f"calls itself {shown(name)} with the certificate of {', '.join(owner)!r}"
     elif name == roster.hub:

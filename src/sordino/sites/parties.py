@@ -40,7 +40,8 @@ from sordino.parties.party import Finished, Watcher, run_party
 from sordino.secure.base import NoisedSum
 from sordino.secure.certificates import new_certificate
 from sordino.secure.pads import new_private_key, public_key
-from sordino.secure.transport import Member, Star
+from sordino.secure.roster import Member
+from sordino.secure.transport import Star
 from sordino.sites.models import Model, model_from_json
 
 CARD, CONSORTIUM, SIGNATURE = "party.json", "consortium.json", "signature"
