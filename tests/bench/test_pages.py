@@ -235,8 +235,12 @@ def test_panels_that_share_little_have_legends_of_their_own_and_one_place_has_na
     assert beside.xaxis.get_major_formatter()(1000.0, None) == "1,000"
     between = beside.xaxis.get_minor_formatter()
     assert [between(value, None) for value in (50.0, 60.0, 200.0)] == ["50", "", "200"]
-    beside.set_xlim(40, 90)
+    beside.set_xlim(30, 120)
     assert [between(value, None) for value in (50.0, 60.0)] == ["", "60"]
+    beside.set_xlim(40, 90)
+    assert [between(value, None) for value in (50.0, 60.0)] == ["", ""]
+    shown = [place for place in beside.get_xticks() if 40 <= place <= 90]
+    assert shown == [40, 60, 80]
     beside.set_xlim(1, 1000)
     assert between(50.0, None) == ""
 

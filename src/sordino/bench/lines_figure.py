@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
 from sordino.bench.measures import MEASURES
 from sordino.bench.panels import axis_title, over_x, panels, place_text
@@ -28,7 +28,9 @@ _MARKERS = "osD^vP*X<>hd"
 # More lines than this, and a legend inside a panel would cover some of them.
 _FEW = 4
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)))
-# Between powers of ten, a logarithmic axis over less than such a ratio is labelled at these multiples, too.
+# Over less than this ratio, a logarithmic axis is labelled at even distances, as a linear one is.
+_NARROW = 3.0
+# Between powers of ten, one over less than such a ratio is labelled at these multiples, too.
 _MULTIPLES = ((5.0, (2.0, 3.0, 4.0, 6.0, 8.0)), (100.0, (2.0, 5.0)), (math.inf, ()))
 
 
@@ -186,12 +188,25 @@ def _plain_numbers(axis: Any) -> None:
 
     def between(value: float, place: int | None) -> str:
         low, high = sorted(axis.get_view_interval())
+        if high < _NARROW * low:
+            return ""
         leading = value / 10.0 ** math.floor(math.log10(value) + 1e-9)
         written = next(multiples for ratio, multiples in _MULTIPLES if high < ratio * low)
         return f"{value:,g}" if any(math.isclose(leading, one) for one in written) else ""
 
+    axis.set_major_locator(_Places())
     axis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,g}"))
     axis.set_minor_formatter(FuncFormatter(between))
+
+
+class _Places(LogLocator):
+    """Powers of ten; where hardly two of them would fit, even distances."""
+
+    def tick_values(self, vmin: float, vmax: float) -> Any:
+        low, high = sorted((vmin, vmax))
+        if low > 0 and high < _NARROW * low:
+            return MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+        return super().tick_values(vmin, vmax)
 
 
 def _limits(results: Results, name: str) -> tuple[float, float] | None:
