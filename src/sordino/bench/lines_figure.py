@@ -70,7 +70,14 @@ def lines_figure(results: Results) -> Figure:
 def _legend(where: Any, results: Results, handles: dict[str, Any], **options: Any) -> None:
     """The legend of a panel or of the figure."""
     labels = [_label(results, name) for name in handles]
-    legend = where.legend(list(handles.values()), labels, fontsize=_SMALL, frameon=False, **options)
+    legend = where.legend(
+        list(handles.values()),
+        labels,
+        fontsize=_SMALL,
+        frameon=False,
+        handlelength=3.2,  # shorter, and dashes look like lines
+        **options,
+    )
     for text in legend.get_texts():
         text.set_color(INK)
 
