@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 
 import hypothesis.extra.numpy as hnp
@@ -54,6 +55,15 @@ def test_the_constant_leaves_rows_of_unknown_scale_their_length() -> None:
     np.testing.assert_allclose(np.linalg.norm(rows[0]), 1.0, rtol=1e-6)
     np.testing.assert_allclose(rows[1], [0, 0, UNSCALED_CONSTANT / np.sqrt(17 / 16)], rtol=1e-6)
     assert RowPreparation.for_array(UNIT_BOX, True).constant == 1.0
+
+
+def test_what_was_pickled_before_there_was_a_choice_keeps_its_constant_of_1() -> None:
+    """Weights that were trained on other rows must not be read as weights of these."""
+    state = {"schema": None, "bounds": None, "intercept": True}
+    old = RowPreparation.__new__(RowPreparation)
+    old.__dict__.update(state)
+    old = pickle.loads(pickle.dumps(old))
+    np.testing.assert_allclose(old(np.array([[3.0, 4.0]]))[0, -1] ** 2, 1 / 2, rtol=1e-6)
 
 
 def test_the_intercept_learns_a_rare_class() -> None:

@@ -60,7 +60,7 @@ def lines_figure(results: Results) -> Figure:
         drawn = _panel(axes, results, name, styles)
         if own:
             _legend(axes, results, drawn, loc="best")
-        handles = drawn | handles  # a line with marks says more than one without
+        handles = drawn | handles  # as in the first panel that has it
     if handles and not own:
         known = {name: handles[name] for name in contenders if name in handles}
         _legend(figure, results, known, loc="outside lower center", ncols=2)
@@ -110,8 +110,8 @@ def _panel(axes: Any, results: Results, name: str, styles: dict[str, Any]) -> di
         style = styles[contender]
         if found[0][0] is None:  # the same wherever one looks
             value = found[0][1].headline(experiment.headline)
-            line = {name: style[name] for name in ("color", "linestyle", "linewidth")}
-            drawn[contender] = axes.axhline(value, **line)
+            plain = {key: style[key] for key in ("color", "linestyle", "linewidth")}
+            drawn[contender] = axes.axhline(value, **plain)
             continue
         drawn[contender] = axes.errorbar(
             [x for x, _ in found],
