@@ -19,7 +19,7 @@ FLOORS: list[set[str]] = [
     {"_files"},
     {"keystore", "_sqlite"},
     {"privacy"},
-    {"losses", "population"},
+    {"losses", "population", "rounding"},
     {"streams", "mechanisms", "schedules"},
     {"updates", "references"},
     {"accounting", "recipes"},

@@ -7,18 +7,32 @@ compared with the closed form in tests, or evaluated.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from sordino.errors import require_count, require_positive
+from sordino.errors import SordinoError, require_count, require_positive
 
 
 @dataclass(frozen=True)
 class LinearLoss(ABC):
-    """A loss ``l(W x, y)``, plus an optional data-free regulariser."""
+    """A loss ``l(W x, y)``, plus an optional data-free regulariser.
+
+    A loss of your own has `residual` and `value`. They are called on one example at a time, in compiled
+    code, so that what an example adds depends on no other one.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        fixed = {"logits", "residuals", "values"} & set(vars(cls))
+        if fixed:
+            raise SordinoError(
+                f"{cls.__name__} must not replace {', '.join(sorted(fixed))}: the clip counts on what "
+                "they do; write `residual` and `value`"
+            )
 
     @abstractmethod
     def residual(self, logits: jax.Array, y: jax.Array) -> jax.Array:
@@ -27,6 +41,14 @@ class LinearLoss(ABC):
     @abstractmethod
     def value(self, logits: jax.Array, y: jax.Array) -> jax.Array:
         """The loss per example, shape (B,)."""
+
+    def residuals(self, logits: jax.Array, y: jax.Array) -> jax.Array:
+        """`residual` of each example by itself: no example's can depend on another's."""
+        return _one_by_one(self.residual, logits, y)
+
+    def values(self, logits: jax.Array, y: jax.Array) -> jax.Array:
+        """`value` of each example by itself."""
+        return _one_by_one(self.value, logits, y)
 
     def logits(self, params: Any, X: jax.Array) -> jax.Array:
         """``X W^T``: shape (B,) or (B, K)."""
@@ -42,6 +64,12 @@ class LinearLoss(ABC):
     def parameter_shape(self, features: int) -> tuple[int, ...]:
         """Shape of the weights for rows of `features` numbers."""
         return (features,)
+
+
+def _one_by_one(
+    function: Callable[[jax.Array, jax.Array], jax.Array], logits: jax.Array, y: jax.Array
+) -> jax.Array:
+    return jax.vmap(lambda one, label: function(one[None], label[None])[0])(logits, y)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import sordino
 from sordino.accounting import FLOAT32_MARGIN
 from sordino.engine import adaptive
 from sordino.engine.adaptive import LEVELS, AdaptiveRun, clipped_losses
+from sordino.engine.entry import as_records
 from sordino.engine.keys import RunKey
-from sordino.engine.run import to_device
 from sordino.errors import PlanMismatchError, SordinoError
 from sordino.losses import LeastSquares, Logistic, NonconvexLogistic
 from sordino.planning import Plan
@@ -363,7 +363,7 @@ def test_one_example_changes_a_loss_sum_by_at_most_its_clip() -> None:
 def test_loss_sums_are_exact() -> None:
     X, y = binary(N, D)
     stream = LinearGradientStream(Logistic(), GradientRule())
-    data, valid = stream.prepare(to_device((X, y)), jnp.ones(N))
+    data, valid = stream.prepare(as_records((X, y)), jnp.ones(N))
     u = np.array([-1.0, 0.5, 0.0], np.float32)
     sizes = np.linspace(0, 2, 21).astype(np.float32)
     found = clipped_losses(stream, np.zeros(D, np.float32), u, sizes, data, valid, np.float32(1.0))

@@ -41,7 +41,7 @@ from scipy.stats import norm, rankdata
 from sordino.audit.curves import Points, largest_power, measured_curve
 from sordino.audit.intervals import proportion
 from sordino.audit.whitebox import percent
-from sordino.engine.run import to_device
+from sordino.engine.entry import as_records
 from sordino.engine.train import train
 from sordino.errors import SordinoError, require_count, require_fraction
 from sordino.planning import Plan
@@ -256,7 +256,7 @@ def area(members: Array, others: Array, tail: float) -> tuple[float, float, floa
 
 def losses_of(loss: Callable[..., jax.Array], params: Any, data: Any) -> Array:
     """Losses of all rows of `data`, float64 (rows,)."""
-    data = to_device(data if isinstance(data, tuple) else (data,))
+    data = as_records(data if isinstance(data, tuple) else (data,))
     return np.asarray(_losses(loss, params, data), np.float64)
 
 

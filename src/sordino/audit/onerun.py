@@ -45,7 +45,7 @@ from numpy.typing import ArrayLike, NDArray
 from sordino.audit._jax_privacy import auditing
 from sordino.audit.curves import Points, measured_curve
 from sordino.audit.whitebox import CONFIDENCE, finite, percent, stated_delta
-from sordino.engine.run import to_device
+from sordino.engine.entry import as_records
 from sordino.engine.train import Result, train
 from sordino.errors import PlanMismatchError, SordinoError, require_count, require_fraction
 from sordino.losses import LinearLoss
@@ -318,7 +318,7 @@ def _in_input_space(
         trained = _Masked(loss)
         rows = lambda coins: (*joined, present(coins).astype(np.float32))  # noqa: E731
     if score is None:
-        value = partial(_fall, loss, params, to_device(canaries))
+        value = partial(_fall, loss, params, as_records(canaries))
     else:
         value = partial(_given, score, canaries)
     return _Setting(m, trained, params, rows, value)

@@ -20,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from sordino.engine.batches import batch_indices, public_order
+from sordino.engine.entry import as_records, check_rows
 from sordino.engine.keys import RunKey
 from sordino.engine.loop import (
     Carry,
@@ -28,11 +29,10 @@ from sordino.engine.loop import (
     StepInputs,
     carry_of,
     parameter_count,
-    prepare_data,
     run_chunk,
     start_states,
 )
-from sordino.engine.run import Run, check_rows, to_device
+from sordino.engine.run import Run, load_data
 from sordino.mechanisms.base import Mechanism
 from sordino.mechanisms.gaussian import KEY_WORDS
 from sordino.mechanisms.gaussian import noise_keys as keys_from
@@ -128,7 +128,7 @@ class Recording(Run):
         """The same run, and the same compiled program, on other data."""
         check_rows(self.plan, data)
         other = copy(self)
-        other._data, other._valid = prepare_data(self.program.stream, to_device(data), self._order)
+        other._data, other._valid = load_data(self.program, self.plan.population, as_records(data))
         return other
 
     def without(self, row: int) -> Recording:

@@ -35,6 +35,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from sordino.accounting import FLOAT32_MARGIN, float32_up
+from sordino.engine.entry import as_parameters, as_records, check_rows
 from sordino.engine.keys import RunKey
 from sordino.engine.loop import prepare_data
 from sordino.engine.run import (
@@ -42,10 +43,7 @@ from sordino.engine.run import (
     DRIVERS,
     POINTS,
     Released,
-    as_floats,
-    check_rows,
     make_stream,
-    to_device,
 )
 from sordino.errors import PlanMismatchError, SordinoError, require_choice
 from sordino.losses import LinearLoss
@@ -61,6 +59,7 @@ from sordino.privacy.budget import (
 )
 from sordino.privacy.noisy_min import noisy_min
 from sordino.privacy.values import ClippedSum, PrivateEstimate
+from sordino.rounding import even_width, float32_down
 from sordino.schedules.adaptive import AdaptiveBudget
 from sordino.streams.base import Stream
 from sordino.streams.gradient import GradientStream
@@ -106,9 +105,9 @@ class AdaptiveRun:
                 f"{plan.recipe} chooses its steps by line search; an optax optimizer cannot take "
                 "its place"
             )
-        data = data if isinstance(data, tuple) else (data,)
+        data = as_records(data if isinstance(data, tuple) else (data,))
         check_rows(plan, data)
-        params = as_floats(params)
+        params = as_parameters(params)
         self._stream = make_stream(plan, loss, params, data, microbatch_size)
         if not isinstance(self._stream, GradientStream | LinearGradientStream):
             raise SordinoError(
@@ -127,7 +126,9 @@ class AdaptiveRun:
         self._kappa = 2 if plan.guarantee.adjacency == "replace-one" else 1
         self._noise_key = key.noise_key("gradient")
         self._length = max(1, -(-self.steps // (CHECKPOINTS if checkpointed else POINTS)))
-        self._data, self._valid = prepare_data(self._stream, to_device(data), None)
+        self._data, self._valid = prepare_data(
+            self._stream, data, rows=even_width(plan.population.examples)
+        )
         self._params = jax.tree.map(jnp.array, params)
         self._budget = self._schedule.budget()
         self._total = self._budget.total
@@ -201,7 +202,7 @@ class AdaptiveRun:
 
     def lowered(self) -> str:
         """The compiler's input for one gradient and one line search."""
-        clip, one = np.float32(self.plan.clip), np.float32(1)
+        clip, one = float32_down(self.plan.clip), np.float32(1)
         sizes = np.zeros(self._schedule.candidates, np.float32)
         terms = (clip, one, self._noise_key, np.uint32(0), one)
         programs = [
@@ -254,7 +255,7 @@ class AdaptiveRun:
             self._params,
             self._data,
             self._valid,
-            np.float32(self.plan.clip),
+            float32_down(self.plan.clip),
             np.float32(std),
             self._noise_key,
             np.uint32(index),
@@ -296,7 +297,7 @@ def noisy_gradient(
     total = stream.contribution(params, stream.start(params), data, valid, {"clip": clip}, index)
     flat, unravel = ravel_pytree(total.value)
     noise = standard_normal_rows(key, index, 1, flat.size)[0] * noise_std
-    return privatize(total, unravel(noise.astype(flat.dtype)), divisor)
+    return privatize(total, unravel(noise), divisor)
 
 
 @jax.jit
@@ -363,8 +364,8 @@ def _losses_along(
         linear = stream.loss
         X, y, _ = data
         # Logits are linear in the weights: two products serve all candidates.
-        here, along = linear.logits(params, X), linear.logits(direction, X)
-        return lambda size: linear.value(here - size * along, y)
+        here, along = (linear.logits(w.astype(jnp.float32), X) for w in (params, direction))
+        return lambda size: linear.values(here - size * along, y)
     loss = stream.loss
     count = jax.tree.leaves(data)[0].shape[0]
     together = min(stream.microbatch or count, count)

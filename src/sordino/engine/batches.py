@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from sordino.engine.keys import RunKey
 from sordino.population import FIXED, POISSON, RESHUFFLED, Population
+from sordino.rounding import even_width
 
 Indices = NDArray[np.int32]
 Mask = NDArray[np.float32]
@@ -48,7 +49,7 @@ def poisson_width(examples: int, rate: float) -> int:
     mean = examples * rate
     spread = math.sqrt(mean * (1 - rate))
     wide = math.ceil(mean + 6.2 * spread + 8)
-    return min(-(-wide // 8) * 8, examples)
+    return min(even_width(-(-wide // 8) * 8), examples)
 
 
 def batch_indices(
@@ -71,7 +72,9 @@ def batch_indices(
 
 
 def _padded(rows: NDArray[np.int64]) -> tuple[Indices, Mask]:
-    """Rows with -1 for padding, as indices and mask."""
+    """Rows with -1 for padding, as indices and mask, of a width that divides into blocks."""
+    more = even_width(rows.shape[1]) - rows.shape[1]
+    rows = np.pad(rows, ((0, 0), (0, more)), constant_values=-1)
     return np.maximum(rows, 0).astype(np.int32), (rows >= 0).astype(np.float32)
 
 

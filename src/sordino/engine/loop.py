@@ -23,6 +23,7 @@ from jax.flatten_util import ravel_pytree
 from sordino.mechanisms.base import Mechanism, privatize, privatize_lattice
 from sordino.mechanisms.gaussian import standard_normal_rows
 from sordino.privacy.values import ClippedSum, PrivateEstimate
+from sordino.rounding import even_width
 from sordino.streams.base import Stream
 from sordino.updates.base import StepInfo, Update
 
@@ -40,6 +41,11 @@ class Program:
     sliced: bool
     batch_size: int
     channels: int = 1
+
+    @property
+    def width(self) -> int:
+        """Rows of a batch that is a slice: the planned ones, and a few that are masked."""
+        return even_width(self.batch_size)
 
 
 class Carry(NamedTuple):
@@ -97,14 +103,25 @@ def chunk_starts(steps: int, length: int, breaks: tuple[int, ...]) -> list[int]:
     return starts
 
 
-@partial(jax.jit, static_argnames=("stream",))
-def prepare_data(stream: Stream, data: Any, order: Any) -> tuple[Any, jax.Array]:
-    """Let the stream prepare each example; then reorder once, where batches are slices."""
+@partial(jax.jit, static_argnames=("stream", "rows"))
+def prepare_data(
+    stream: Stream, data: Any, order: Any = None, rows: int | None = None
+) -> tuple[Any, jax.Array]:
+    """Let the stream prepare each example; where batches are slices, reorder once and add zeros.
+
+    Args:
+      order: the rows' order, if it is another one.
+      rows: how many rows there are to be, the last ones zeros that are not valid.
+    """
     n = jax.tree.leaves(data)[0].shape[0]
-    prepared, valid = stream.prepare(data, jnp.ones(n, jnp.float32))
-    if order is None:
-        return prepared, valid
-    return jax.tree.map(lambda leaf: leaf[order], prepared), valid[order]
+    prepared = stream.prepare(data, jnp.ones(n, jnp.float32))
+    if order is not None:
+        prepared = jax.tree.map(lambda leaf: leaf[order], prepared)
+    if rows is None or rows == n:
+        return prepared
+    return jax.tree.map(
+        lambda leaf: jnp.pad(leaf, [(0, rows - n)] + [(0, 0)] * (leaf.ndim - 1)), prepared
+    )
 
 
 @partial(jax.jit, static_argnames=("program",))
@@ -123,11 +140,12 @@ def _batch(
     if inputs.picked is not None:
         indices, present = inputs.picked
         return jax.tree.map(lambda leaf: leaf[indices], data), present * valid[indices]
-    # A short last batch is cut from the end of the data, with its neighbour's rows masked.
-    wanted = (inputs.step % constants.batches) * program.batch_size
-    begin = jnp.minimum(wanted, valid.shape[0] - program.batch_size)
-    take = partial(jax.lax.dynamic_slice_in_dim, start_index=begin, slice_size=program.batch_size)
-    own = begin + jnp.arange(program.batch_size) >= wanted
+    # Rows of the next batch, or zeros after the last one, fill the slice up; they are masked.
+    begin = (inputs.step % constants.batches) * program.batch_size
+    take = partial(jax.lax.dynamic_slice_in_dim, start_index=begin, slice_size=program.width)
+    if program.width == program.batch_size:
+        return jax.tree.map(take, data), take(valid)
+    own = jnp.arange(program.width) < program.batch_size
     return jax.tree.map(take, data), take(valid) * own
 
 
@@ -146,10 +164,10 @@ def _step(
     if program.stream.lattice:
         noise = unravel(noise_row)
         estimate = privatize_lattice(total, noise, inputs.terms["step"], inputs.divisor)
-        estimate = _typed_like(states[0], estimate, program.channels)
     else:
         scaled = noise_row.reshape(program.channels, -1) * inputs.noise_std[:, None]
         estimate = privatize(total, unravel(scaled.ravel()), inputs.divisor)
+    estimate = _typed_like(states[0], estimate, program.channels)
     return _updated(program, states, estimate, constants, inputs)
 
 
@@ -303,7 +321,7 @@ def _one_step(
     return _step(program, states, batch, mask, noise[row], constants, inputs)
 
 
-@partial(jax.jit, static_argnames=("program",), donate_argnames=("states",))
+@partial(jax.jit, static_argnames=("program",))
 def step_on(
     program: Program,
     states: tuple[Any, Any, Any],
@@ -313,7 +331,10 @@ def step_on(
     constants: Constants,
     inputs: StepInputs,
 ) -> tuple[Any, Any, Any]:
-    """One step on a batch that was brought from outside; the stream prepares it here."""
+    """One step on a batch that was brought from outside; the stream prepares it here.
+
+    The states given are not taken over: a step that fails leaves its caller where it was.
+    """
     prepared, valid = program.stream.prepare(batch, jnp.ones_like(mask))
     return _step(program, states, prepared, mask * valid, noise_row, constants, inputs)
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sordino.engine.batches import batch_indices, is_sliced, public_order
+from sordino.engine.entry import as_parameters, as_records, check_rows
 from sordino.engine.keys import RunKey
 from sordino.engine.loop import (
     Constants,
@@ -39,6 +40,8 @@ from sordino.errors import PlanMismatchError, SordinoError, require_choice, requ
 from sordino.losses import LinearLoss
 from sordino.mechanisms.lattice import LatticeNoise
 from sordino.planning import Plan
+from sordino.population import Population
+from sordino.rounding import float32_down
 from sordino.streams.base import Stream
 from sordino.streams.gradient import GradientStream
 from sordino.streams.lattice import lattice_bounds
@@ -77,7 +80,7 @@ class Schedule:
 
     @classmethod
     def of(cls, plan: Plan) -> Schedule:
-        """The plan's numbers as float32."""
+        """The plan's numbers as float32; what bounds a contribution is rounded down."""
         steps = plan.population.steps
         sizes = plan.population.batch_sizes()
         return cls(
@@ -88,7 +91,7 @@ class Schedule:
             ),
             noise_stds=plan.noise_stds(),
             terms={
-                name: np.asarray(values, np.float32)
+                name: float32_down(values)
                 for name, values in plan.contribution.terms(steps).items()
             }
             | _lattice_terms(plan),
@@ -129,9 +132,9 @@ class Run:
         driver: str = "auto",
     ) -> None:
         require_choice("driver", driver, DRIVERS)
-        data = data if isinstance(data, tuple) else (data,)
+        data = as_records(data if isinstance(data, tuple) else (data,))
         check_rows(plan, data)
-        params = as_floats(params)
+        params = as_parameters(params)
         stream = make_stream(plan, loss, params, data, microbatch_size)
         population = plan.population
         self.plan, self.key, self.steps = plan, key, population.steps
@@ -167,8 +170,7 @@ class Run:
             batches=np.int32(population.steps_per_epoch),
             chosen=np.int32(key.generator("output").integers(self.steps)),
         )
-        order = public_order(population) if sliced and not population.is_full_batch else None
-        self._data, self._valid = prepare_data(stream, to_device(data), order)
+        self._data, self._valid = load_data(self.program, population, data)
         # The carry is donated chunk by chunk; the caller's own arrays must survive.
         params = jax.tree.map(lambda leaf: np.array(leaf, copy=True), params)
         self._carry = carry_of((params, *start_states(self.program, params)), noise_state)
@@ -195,7 +197,7 @@ class Run:
         picked = None
         if not self.program.sliced:
             picked = batch_indices(self.plan.population, self.key, first, count)
-        self._carry = self._run_chunk(
+        carry = self._run_chunk(
             self.program,
             count,
             self._carry,
@@ -206,7 +208,8 @@ class Run:
             self._constants,
             self._schedule.inputs(first, count, picked),
         )
-        self._chunk += 1
+        # In one go: an interrupt between the two would put the same noise around the next sums.
+        vars(self).update(_carry=carry, _chunk=self._chunk + 1)
         return self.done
 
     def _noise_of(self, first: int, count: int) -> Any:
@@ -292,60 +295,19 @@ def _lattice_terms(plan: Plan) -> dict[str, Any]:
     }
 
 
-def check_rows(plan: Plan, data: tuple[Any, ...]) -> None:
-    """Refuse data that is not one row per planned example."""
-    leaves = jax.tree.leaves(data)
-    if not leaves:
-        raise SordinoError("there is no data: give a tuple of arrays with one row per example")
-    counts = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in leaves}
-    if len(counts) != 1 or None in counts:
-        raise SordinoError(f"all data arrays need one row per example, got row counts {counts}")
-    (n,) = counts
-    if n != plan.population.examples:
-        raise PlanMismatchError(
-            f"the plan is for {plan.population.examples:,} examples but the data has {n:,} rows; "
-            f"plan again with examples={n}"
-        )
-
-
-def as_floats(params: Any) -> Any:
-    """Parameters as float arrays (float64 becomes float32)."""
-
-    def leaf(value: Any) -> Any:
-        array = np.asarray(value) if not isinstance(value, jax.Array) else value
-        if not jnp.issubdtype(array.dtype, jnp.floating):
-            raise SordinoError(
-                f"all parameters must be float arrays, got {array.dtype}; separate the others first"
-            )
-        return array.astype(np.float32) if array.dtype == np.float64 else array
-
-    if not jax.tree.leaves(params):
-        raise SordinoError("there are no parameters to train")
-    return jax.tree.map(leaf, params)
-
-
-def to_device(data: Any) -> Any:
-    """Data arrays in the types that JAX computes in."""
-
-    def leaf(value: Any) -> Any:
-        if isinstance(value, jax.Array):
-            return value
-        array = np.asarray(value)
-        if array.dtype == np.float64:
-            return array.astype(np.float32)
-        if array.dtype == np.int64:
-            return array.astype(np.int32)
-        if array.dtype.kind not in "fiub":
-            raise SordinoError(f"data must be numbers, got an array of {array.dtype}")
-        return array
-
-    return jax.tree.map(leaf, data)
+def load_data(program: Program, population: Population, data: Any) -> tuple[Any, jax.Array]:
+    """Records as the program's steps take them, and which of the rows are valid."""
+    if not program.sliced:
+        return prepare_data(program.stream, data)
+    order = None if population.is_full_batch else public_order(population)
+    rows = (population.steps_per_epoch - 1) * program.batch_size + program.width
+    return prepare_data(program.stream, data, order, rows)
 
 
 def make_stream(
     plan: Plan, loss: Any, params: Any, data: tuple[Any, ...], microbatch_size: int | None
 ) -> Stream:
-    """The plan's contribution, evaluated for this loss."""
+    """The plan's contribution, evaluated for this loss; `data` has come through `as_records`."""
     rule = plan.contribution.rule()
     lattice = plan.lattice is not None
     if type(loss) is GradientStream or type(loss) is LinearGradientStream:
@@ -403,9 +365,7 @@ def _check_own_stream(plan: Plan, stream: Stream) -> None:
 def _has_convolutions(stream: Stream, params: Any, data: tuple[Any, ...]) -> bool:
     if not isinstance(stream, GradientStream):
         return False
-    example = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf)[1:], to_device(leaf[:1]).dtype), data
-    )
+    example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
     return has_convolutions(stream.loss, params, *example)
 
 

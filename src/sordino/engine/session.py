@@ -17,15 +17,16 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sordino.engine.batches import batch_indices, public_order
+from sordino.engine.batches import batch_indices, poisson_width, public_order
 from sordino.engine.charging import Account
+from sordino.engine.entry import as_parameters, as_records, row_count
 from sordino.engine.keys import RunKey, run_key_of
 from sordino.engine.loop import (
     Constants,
@@ -37,19 +38,13 @@ from sordino.engine.loop import (
     start_states,
     step_on,
 )
-from sordino.engine.run import (
-    Schedule,
-    as_floats,
-    lattice_noise,
-    make_stream,
-    penalty_of,
-    to_device,
-)
+from sordino.engine.run import Schedule, lattice_noise, make_stream, penalty_of
 from sordino.engine.train import Result
 from sordino.errors import PlanMismatchError, SordinoError
 from sordino.ledger import Ledger
 from sordino.planning import Plan
-from sordino.population import FIXED
+from sordino.population import FIXED, POISSON
+from sordino.rounding import even_width
 from sordino.schedules.adaptive import AdaptiveBudget
 
 # Noise rows are made for this many steps at a time; aligned, so that they never depend on the caller.
@@ -84,14 +79,15 @@ class Session:
             plan.contribution, optimizer=optimizer, penalty=penalty_of(loss, regularizer)
         )
         self._schedule = Schedule.of(plan)
-        params = jax.tree.map(lambda leaf: np.array(leaf, copy=True), as_floats(params))
+        params = jax.tree.map(lambda leaf: np.array(leaf, copy=True), as_parameters(params))
         self._size = parameter_count(params) * plan.contribution.channels
         self._lattice_noise = lattice_noise(plan, self._size, self._key)
         self._noise_state = plan.mechanism.start(self._size) if self._lattice_noise is None else ()
         self._noise_key = self._key.noise_key("gradient")
-        self._noise: Any = None
+        self._block: _NoiseBlock | None = None
         self._starts = _aligned(plan.population.steps, plan.mechanism.breaks)
         self._program: Program | None = None
+        self._constants: Constants | None = None
         self._states: Any = (params, None, None)
         self._slot_of: NDArray[np.int64] | None = None
         self._began = time.perf_counter()
@@ -142,11 +138,8 @@ class Session:
             fixed batches, and the same ones in every epoch.
         """
         self._check_not_finished()
-        batch = to_device(batch if isinstance(batch, tuple) else (batch,))
-        sizes = {np.shape(leaf)[0] for leaf in jax.tree.leaves(batch)}
-        if len(sizes) != 1:
-            raise SordinoError(f"all arrays of a batch need one row per example, got {sizes}")
-        (size,) = sizes
+        batch = as_records(batch if isinstance(batch, tuple) else (batch,))
+        size = row_count(batch)
         due = self.next_rows()
         if rows is None and size != len(due):
             raise PlanMismatchError(
@@ -158,14 +151,19 @@ class Session:
         if self._program is None:
             self._start(batch)
         assert self._program is not None
-        width = _width(size, self.plan.population.batch_size)
+        assert self._constants is not None
+        width = self._width(size)
         padded = jax.tree.map(partial(_pad, width=width), batch)
         mask = (np.arange(width) < size).astype(np.float32)
         inputs = jax.tree.map(lambda leaf: leaf[0], self._schedule.inputs(self.done, 1, None))
-        self._states = step_on(
-            self._program, self._states, padded, mask, self._noise_row(), self._constants, inputs
-        )
-        self.done += 1
+        block = self._noise_block()
+        row = block.rows[self.done - block.first]
+        states = step_on(self._program, self._states, padded, mask, row, self._constants, inputs)
+        done = self.done + 1
+        noise_state = block.state_after if done == block.end else self._noise_state
+        # In one go, after success: a step that failed or was interrupted is taken again with the same
+        # noise on the same states, and never is one noise put around two sums.
+        vars(self).update(_states=states, _noise_state=noise_state, done=done)
 
     def result(self) -> Result:
         """The finished run; refused before all planned steps are taken."""
@@ -224,53 +222,86 @@ class Session:
                 f"batch {slot + 1}: the plan counts on the same batches in every epoch; plan with "
                 "sampling='reshuffled' for a loader that shuffles"
             )
+        # Before the step, not after it: if it fails, these rows stay where they were promised to be.
         self._slot_of[rows] = slot
 
     def _start(self, batch: Any) -> None:
         people = self.plan.population
         params = self._states[0]
         stream = make_stream(self.plan, self._loss, params, batch, self._microbatch)
-        self._program = Program(
+        program = Program(
             stream=stream,
             update=self._update,
             sliced=False,
             batch_size=people.batch_size,
             channels=self.plan.contribution.channels,
         )
-        self._constants = Constants(
+        constants = Constants(
             steps=np.int32(self.steps),
             batches=np.int32(people.steps_per_epoch),
             chosen=np.int32(self._key.generator("output").integers(self.steps)),
         )
-        self._states = (params, *start_states(self._program, params))
+        states = (params, *start_states(program, params))
+        vars(self).update(_program=program, _constants=constants, _states=states)
 
-    def _noise_row(self) -> jax.Array:
-        """The unit noise of the step that is due."""
+    def _noise_block(self) -> _NoiseBlock:
+        """The block of unit noise rows that the step that is due has its row in.
+
+        A function of the key, the noise state before the block and the block's place: making it again
+        changes nothing. The noise state goes on when the block's last step has been taken.
+        """
         assert self._program is not None
         place = int(np.searchsorted(self._starts, self.done, side="right")) - 1
-        first = self._starts[place]
-        if self.done == first and self._lattice_noise is not None:
-            self._noise = self._lattice_noise.rows(first, self._starts[place + 1] - first)
-        elif self.done == first:
-            carry = carry_of(self._states, self._noise_state)
-            self._noise, self._noise_state = noise_block(
+        first, end = self._starts[place], self._starts[place + 1]
+        if self._block is not None and self._block.first == first:
+            return self._block
+        if self._lattice_noise is not None:
+            block = _NoiseBlock(first, end, self._lattice_noise.rows(first, end - first), ())
+        else:
+            rows, after = noise_block(
                 self._program,
-                self._starts[place + 1] - first,
-                carry,
+                end - first,
+                carry_of(self._states, self._noise_state),
                 self.plan.mechanism,
                 self._noise_key,
                 np.int32(first),
             )
-        return self._noise[self.done - first]
+            block = _NoiseBlock(first, end, rows, after)
+        self._block = block
+        return block
+
+    def _width(self, size: int) -> int:
+        """A width for the batch that tells nothing of its size: one that secret batches fit in."""
+        people = self.plan.population
+        planned = people.batch_size
+        if people.sampling == POISSON:
+            planned = poisson_width(people.examples, people.rate)
+        return even_width(max(1, -(-size // planned)) * planned)
+
+    def __copy__(self) -> NoReturn:
+        raise SordinoError(
+            "a session cannot be copied: two of them would put the same noise around other sums; make "
+            "a new one with a key of its own"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        self.__copy__()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        self.__copy__()
+
+
+class _NoiseBlock(NamedTuple):
+    """Unit noise rows of the steps from `first` to before `end`, and the noise state after them."""
+
+    first: int
+    end: int
+    rows: Any
+    state_after: Any
 
 
 def _aligned(steps: int, breaks: tuple[int, ...]) -> list[int]:
     return [*chunk_starts(steps, _NOISE_STEPS, breaks), steps]
-
-
-def _width(size: int, planned: int) -> int:
-    """A static batch width: the planned size, in multiples of it for larger Poisson batches."""
-    return max(1, -(-size // planned)) * planned
 
 
 def _pad(leaf: Any, width: int) -> Any:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.engine.entry import as_parameters, as_records, row_count
 from sordino.errors import SordinoError
 from sordino.federated.agreement import Agreement
 from sordino.losses import LinearLoss
@@ -55,7 +56,7 @@ class Contribution:
         loss: a `LinearLoss`, or ``loss(params, *example) -> scalar``.
         params: any pytree of float arrays; its shapes and its start.
         """
-        leaves, structure = jax.tree.flatten(params)
+        leaves, structure = jax.tree.flatten(as_parameters(params))
         shapes = tuple(np.shape(leaf) for leaf in leaves)
         size = sum(math.prod(shape) for shape in shapes)
         if size != agreement.parameters:
@@ -145,12 +146,9 @@ class LocalData:
         order: NDArray[np.int64] | None = None,
         contribution: Contribution | None = None,
     ) -> None:
-        arrays = data if isinstance(data, tuple) else (data,)
-        self._arrays = tuple(_as_float32(np.asarray(array)) for array in arrays)
-        sizes = {len(array) for array in self._arrays}
-        if len(sizes) != 1:
-            raise SordinoError(f"a client's arrays must have the same number of rows, got {sizes}")
-        self.examples = sizes.pop()
+        arrays = as_records(data if isinstance(data, tuple) else (data,))
+        self._arrays = tuple(np.asarray(array) for array in arrays)
+        self.examples = row_count(self._arrays)
         self._agreement = agreement
         self._kind = contribution or Contribution.of(agreement, loss, params)
         self._total = compiled(self._kind)
@@ -195,7 +193,3 @@ def flattened(params: Any) -> NDArray[np.float32]:
     """A model's parameters as one vector (d,)."""
     leaves = [np.asarray(leaf, np.float32).ravel() for leaf in jax.tree.leaves(params)]
     return np.concatenate(leaves)
-
-
-def _as_float32(array: NDArray[Any]) -> NDArray[Any]:
-    return array.astype(np.float32) if np.issubdtype(array.dtype, np.floating) else array

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.engine.entry import as_records
 from sordino.errors import SordinoError
 from sordino.federated.agreement import Agreement
 from sordino.federated.cohorts import Cohorts
@@ -100,7 +101,8 @@ class Run:
             raise SordinoError("all clients must have as many arrays")
         # A block is b neighbours. The last one may reach beyond the end, where nothing counts.
         joined = tuple(
-            _joined([np.asarray(part[i]) for part in data], orders, b) for i in range(width.pop())
+            _joined([np.asarray(as_records(part[i])) for part in data], orders, b)
+            for i in range(width.pop())
         )
         stream: Any = replace(kind.stream, lattice=False)  # type: ignore[type-var]
         if isinstance(stream, GradientStream):

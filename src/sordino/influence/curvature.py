@@ -12,7 +12,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
-from sordino.engine.run import as_floats, to_device
+from sordino.engine.entry import as_parameters, as_records
 from sordino.errors import SordinoError
 from sordino.influence.estimate import separation
 from sordino.influence.proxy import MeanLoss, noise_multipliers
@@ -61,8 +61,8 @@ def public_eigenvalues(loss: Any, params: Any, public: PublicData) -> NDArray[np
     For a `LinearLoss` with one logit in closed form, ``X^T D X / n`` with ``D = l''``, or the Gram
     matrix with the same eigenvalues where there are fewer rows than features. Else column by column.
     """
-    rows = to_device(require_public(public).arrays)
-    params = as_floats(params)
+    rows = as_records(require_public(public).arrays)
+    params = as_parameters(params)
     if isinstance(loss, LinearLoss) and np.ndim(params) == 1:
         X, y = rows
         _check_size(min(X.shape))

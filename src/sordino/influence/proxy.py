@@ -20,17 +20,17 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.engine.batches import batch_indices, is_sliced, public_order
+from sordino.engine.batches import batch_indices
+from sordino.engine.entry import as_records
 from sordino.engine.keys import RunKey
 from sordino.engine.loop import (
     Constants,
     Program,
     StepInputs,
     parameter_count,
-    prepare_data,
     scan_steps,
 )
-from sordino.engine.run import Run, to_device
+from sordino.engine.run import Run, load_data
 from sordino.engine.run import Schedule as StepNumbers
 from sordino.errors import SordinoError
 from sordino.losses import LinearLoss
@@ -186,9 +186,8 @@ class Proxy:
         program = run.program
         first = run.released()
         states = (first.params, first.memory, first.update_state)
-        rows = to_device(public.arrays)
-        order = public_order(people) if is_sliced(people) and not people.is_full_batch else None
-        data, valid = prepare_data(program.stream, rows, order)
+        rows = as_records(public.arrays)
+        data, valid = load_data(program, people, rows)
         steps, numbers = people.steps, StepNumbers.of(proxy)
         scale = numbers.divisors / StepNumbers.of(plan).divisors
         unit = np.float32(plan.contribution.bounds(steps).T * scale[:, None])

@@ -28,6 +28,7 @@ from sordino.mechanisms.normalize import (
 from sordino.mechanisms.toeplitz import ToeplitzMechanism
 from sordino.mechanisms.workloads import Workload
 from sordino.privacy.participation import Participation
+from sordino.rounding import full_product
 
 DEFAULT_BANDS = 64
 
@@ -82,7 +83,7 @@ class Banded(ToeplitzMechanism):
             z_t, now = inputs
             # Slot s holds x of the latest step before `now` that is s modulo the ring's length.
             age = (now - 1 - jnp.arange(ring)) % ring + 1
-            x = (z_t - c[age] @ memory) / c[0]
+            x = (z_t - full_product(c[age], memory)) / c[0]
             return memory.at[now % ring].set(x), x
 
         state, x = jax.lax.scan(step, state, (z, t))

@@ -36,6 +36,7 @@ from sordino.mechanisms.maps import Channels
 from sordino.mechanisms.workloads import LinearMap, Workload
 from sordino.privacy.strategy import Strategy
 from sordino.privacy.values import ClippedSum, PrivateEstimate
+from sordino.rounding import two_sum
 
 Draw = Callable[[Any, int], jax.Array]
 State = Any
@@ -225,9 +226,24 @@ def mechanism_from_json(data: dict[str, Any]) -> Mechanism:
 def privatize(total: ClippedSum, noise: Any, divisor: Any) -> PrivateEstimate:
     """``(sum + noise) / divisor``: the only door out of the clipped world.
 
+    Sum and noise meet in float32, whatever the model computes in; a sum that float32 cannot hold
+    brings what its rounding left out, and the noise is added to both together.
     `divisor` is a public constant (the planned batch size), never the realised count.
     """
-    return PrivateEstimate(jax.tree.map(lambda s, n: (s + n) / divisor, total.value, noise))
+
+    def leaf(s: jax.Array, n: jax.Array, rest: jax.Array | None = None) -> jax.Array:
+        if s.dtype != jnp.float32 or n.dtype != jnp.float32:
+            raise SordinoError(
+                f"sums and their noise are added in float32, got {s.dtype} and {n.dtype}"
+            )
+        if rest is None:
+            return (s + n) / divisor
+        noised, error = two_sum(s, n)
+        return (noised + (error + rest)) / divisor
+
+    if total.rest is None:
+        return PrivateEstimate(jax.tree.map(leaf, total.value, noise))
+    return PrivateEstimate(jax.tree.map(leaf, total.value, noise, total.rest))
 
 
 def privatize_lattice(total: ClippedSum, noise: Any, step: Any, divisor: Any) -> PrivateEstimate:

@@ -32,6 +32,7 @@ from sordino.mechanisms.toeplitz import ToeplitzMechanism
 from sordino.mechanisms.workloads import Workload
 from sordino.privacy.participation import Participation
 from sordino.privacy.strategy import ToeplitzStrategy
+from sordino.rounding import full_product
 
 
 @jax.tree_util.register_dataclass
@@ -68,7 +69,7 @@ class BLT(ToeplitzMechanism):
         theta, omega = jnp.asarray(self.theta)[:, None], jnp.asarray(self.omega)
 
         def step(buffers: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
-            x = z - omega @ buffers
+            x = z - full_product(omega, buffers)
             return theta * buffers + x, x
 
         state, x = jax.lax.scan(step, state, draw(first, count))

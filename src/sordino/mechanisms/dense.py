@@ -29,6 +29,7 @@ from sordino.mechanisms.normalize import packed, unpacked, useful_column_norms
 from sordino.mechanisms.workloads import LinearMap, Workload
 from sordino.privacy.participation import FixedBatches, Participation, SinglePass
 from sordino.privacy.strategy import MatrixStrategy
+from sordino.rounding import full_product
 
 LONGEST = 2048
 MAX_ENTRIES = 50_000_000
@@ -116,7 +117,7 @@ class Dense(Mechanism):
         block = jax.lax.dynamic_slice(
             jnp.asarray(self.noising), (first, 0), (count, self.noising.shape[1])
         )
-        return block @ z, ()
+        return full_product(block, z), ()
 
     def noising_matrix(self) -> NDArray[np.float64]:
         return self.noising.astype(np.float64)

@@ -27,6 +27,7 @@ from sordino.errors import SordinoError, require_count
 from sordino.mechanisms.base import REGISTRY, Draw, Mechanism, check_matrix_size
 from sordino.mechanisms.workloads import Workload
 from sordino.privacy.strategy import TreeStrategy
+from sordino.rounding import full_product
 
 
 @jax.tree_util.register_dataclass
@@ -73,7 +74,7 @@ class Tree(Mechanism):
         ) -> tuple[jax.Array, jax.Array]:
             zeta, t = inputs
             level = jax.lax.population_count((t & -t) - 1)
-            x = zeta - jnp.where(levels < level, weights, 0.0) @ live
+            x = zeta - full_product(jnp.where(levels < level, weights, 0.0), live)
             return live.at[level].set(zeta), x
 
         t = first + jnp.arange(1, count + 1)

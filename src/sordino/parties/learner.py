@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.engine.entry import as_parameters, as_records, row_count
 from sordino.engine.keys import RunKey
 from sordino.engine.loop import (
     Constants,
@@ -30,7 +31,7 @@ from sordino.engine.loop import (
     step_on_sum,
     sum_of_rows,
 )
-from sordino.engine.run import Schedule, as_floats, make_stream, penalty_of, to_device
+from sordino.engine.run import Schedule, make_stream, penalty_of
 from sordino.errors import PlanMismatchError, SordinoError
 from sordino.parties.encoding import Combined
 from sordino.parties.rows import PartyRows
@@ -67,14 +68,13 @@ class Learner:
         microbatch_size: int | None = None,
     ) -> None:
         plan = terms.plan
-        data = data if isinstance(data, tuple) else (data,)
-        counts = {len(leaf) for leaf in jax.tree.leaves(data)}
-        if counts != {terms.examples[place]}:
+        data = as_records(data if isinstance(data, tuple) else (data,))
+        if (count := row_count(data)) != terms.examples[place]:
             raise PlanMismatchError(
                 f"this party was agreed to bring {terms.examples[place]:,} records, and its data has "
-                f"{', '.join(f'{count:,}' for count in sorted(counts)) or 'none'}"
+                f"{count:,}"
             )
-        params = as_floats(params)
+        params = as_parameters(params)
         if parameter_count(params) != terms.parameters:
             raise PlanMismatchError(
                 f"the terms are for {terms.parameters:,} parameters, the model has "
@@ -98,7 +98,7 @@ class Learner:
             batches=np.int32(plan.population.steps_per_epoch),
             chosen=np.int32(chosen),
         )
-        self._data, self._valid = prepare_data(self._program.stream, to_device(data), None)
+        self._data, self._valid = prepare_data(self._program.stream, data)
         params = jax.tree.map(lambda leaf: np.array(leaf, copy=True), params)
         self._states: Any = (params, *start_states(self._program, params))
         self._own, self._released = Combined(plan.mechanism), Combined(plan.mechanism)

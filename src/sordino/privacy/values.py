@@ -11,9 +11,15 @@ from typing import Any, NamedTuple
 
 
 class ClippedSum(NamedTuple):
-    """A sum of clipped contributions, not yet noised. Its repr shows nothing, on purpose."""
+    """A sum of clipped contributions, not yet noised. Its repr shows nothing, on purpose.
+
+    Attributes:
+      value: float32, or whole numbers on a lattice.
+      rest: shaped like `value`: what rounding it to float32 left out; None where nothing was.
+    """
 
     value: Any
+    rest: Any = None
 
     def __repr__(self) -> str:
         return "ClippedSum(<not private: hidden>)"

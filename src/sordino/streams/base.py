@@ -14,12 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from sordino.privacy.values import ClippedSum
 
-# float32 norms and products are off by a few 1e-7; clipping a little short keeps the bound true.
-CLIP_MARGIN = 1 - 1e-6
 # Squared norms are floored here: nothing is divided by 0, and every norm has a derivative.
 SMALLEST_SQUARE = 1e-37
 
@@ -70,9 +67,3 @@ class Stream(ABC):
         Returns a value shaped like `params`, or a tuple of several such where the plan releases
         several channels at each step.
         """
-
-
-def clip_factor(norm: jax.Array, clip: jax.Array) -> jax.Array:
-    """``min(1, clip / norm)`` for a positive norm, a little short; 0 where it is not finite."""
-    factor = jnp.minimum(1.0, clip * CLIP_MARGIN / norm)
-    return jnp.where(jnp.isfinite(norm), factor, 0.0)

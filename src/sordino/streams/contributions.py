@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 # "No clip" for the algorithms without privacy: nothing in float32 is longer.
 NO_CLIP = 1e30
+# Squares of numbers below 1e-19 vanish in float32; together, 10^12 of them are far below this clip.
+LEAST_CLIP = 1e-9
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Contribution(ABC):
     attained: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_positive("clip", self.clip)
+        require_clip("clip", self.clip)
 
     @abstractmethod
     def rule(self) -> Rule:
@@ -204,7 +206,7 @@ class TwoClip(Contribution):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive("difference_clip", self.difference_clip)
+        require_clip("difference_clip", self.difference_clip)
         require_positive("gamma", self.gamma, maximum=1.0)
 
     def rule(self) -> Rule:
@@ -219,6 +221,7 @@ class TwoClip(Contribution):
             **super().terms(steps),
             "difference_clip": np.full(steps, self.difference_clip),
             "keep": self.keep(steps),
+            "fresh": 1 - self.keep(steps),
         }
 
     def keep(self, steps: int) -> Array:
@@ -272,7 +275,7 @@ class Lagged(Contribution):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive("difference_clip", self.difference_clip)
+        require_clip("difference_clip", self.difference_clip)
         require_positive("gamma", self.gamma, maximum=1.0)
         require_count("lag", self.lag)
 
@@ -292,6 +295,7 @@ class Lagged(Contribution):
             **super().terms(steps),
             "difference_clip": np.full(steps, self.difference_clip),
             "keep": self._share(steps),
+            "fresh": 1 - self._share(steps),
         }
 
     def _share(self, steps: int) -> Array:
@@ -320,7 +324,7 @@ class Anchored(Lagged):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive("residual_clip", self.residual_clip)
+        require_clip("residual_clip", self.residual_clip)
 
     def rule(self) -> Rule:
         return _rules().AnchoredRule(self.lag)
@@ -360,6 +364,17 @@ def contribution_from_json(data: dict[str, Any]) -> Contribution:
     given = dict(data)
     kind = require_choice("contribution", given.pop("kind", ""), _KINDS)
     return _KINDS[kind](**known_fields(f"a {kind} contribution", given, _KINDS[kind]))
+
+
+def require_clip(name: str, value: float) -> float:
+    """`value` as a float if float32 vectors can be held to it."""
+    clip = require_positive(name, value)
+    if clip < LEAST_CLIP:
+        raise SordinoError(
+            f"{name} must be at least {LEAST_CLIP:g}, got {shown(value)}: shorter vectors have no norm "
+            "in float32; multiply the loss and the clip by the same number"
+        )
+    return clip
 
 
 def _rules() -> Any:

@@ -25,42 +25,30 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.rounding import float32_down, nested_sum
+
 # Covers every rounding between a vector's entries and its computed norm; see the module.
 LATTICE_MARGIN = 1e-5
 # Rows of a linear model that are shorter than the root of this count as that long.
 SHORTEST_SQUARE = 1e-24
-_FEW = 32
 _SMALLEST_SQUARE = 1e-37
 
 
 def lattice_bounds(bounds: NDArray[np.float64]) -> NDArray[np.float32]:
     """The bounds that vectors are scaled to: float32, below ``(1 - 1e-5) bounds``."""
-    short = bounds * (1 - LATTICE_MARGIN)
-    rounded = short.astype(np.float32)
-    down = np.nextafter(rounded, np.float32(0))
-    return np.where(rounded > short, down, rounded)
+    return float32_down(bounds * (1 - LATTICE_MARGIN))
 
 
 def sum_of_squares(leaves: list[jax.Array]) -> jax.Array:
     """``sum x^2`` over all entries, in nested sums of at most 32 numbers."""
     parts = [jnp.square(leaf.astype(jnp.float32)).ravel() for leaf in leaves]
-    square = parts[0] if len(parts) == 1 else jnp.concatenate([_nested(part) for part in parts])
-    return _nested(square)[0]
+    square = parts[0] if len(parts) == 1 else jnp.concatenate([nested_sum(p) for p in parts])
+    return nested_sum(square)[0]
 
 
 def row_squares(X: jax.Array) -> jax.Array:
     """`sum_of_squares` of each row of (rows, columns)."""
     return jax.vmap(lambda row: sum_of_squares([row]))(X)
-
-
-def _nested(square: jax.Array) -> jax.Array:
-    """One number (1,), the sum of the given ones."""
-    while square.shape[0] > 1:
-        columns = -(-square.shape[0] // _FEW)
-        rows = min(_FEW, square.shape[0])
-        padded = jnp.pad(square, (0, rows * columns - square.shape[0]))
-        square = jax.lax.optimization_barrier(padded.reshape(rows, columns).sum(axis=0))
-    return square
 
 
 def to_lattice(vector: Any, bound: jax.Array, step: jax.Array) -> Any:

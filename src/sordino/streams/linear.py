@@ -18,7 +18,15 @@ import jax.numpy as jnp
 
 from sordino.losses import LinearLoss
 from sordino.privacy.values import ClippedSum
-from sordino.streams.base import CLIP_MARGIN, SMALLEST_SQUARE, Terms
+from sordino.rounding import (
+    CLIP_MARGIN,
+    block_product,
+    clipped_sum,
+    norm_margin,
+    squared_norm,
+    sum_margin,
+)
+from sordino.streams.base import SMALLEST_SQUARE, Terms
 from sordino.streams.lattice import SHORTEST_SQUARE, row_squares
 from sordino.streams.rules import PLAIN, Rule, RuleStream
 
@@ -33,11 +41,14 @@ class LinearGradientStream(RuleStream):
 
     def prepare(self, data: Any, valid: jax.Array) -> tuple[Any, jax.Array]:
         X, y = data
+        # Squares of whole numbers wrap around, and those of half-precision ones are rounded.
+        X = X.astype(jnp.float32)
         # A row with a NaN, an infinity, or a norm beyond float32 contributes nothing, and must not
         # poison the matrix products. One reduction finds them all.
-        square = row_squares(X) if self.lattice else jnp.sum(X * X, axis=1)
+        square = row_squares(X) if self.lattice else jax.vmap(lambda row: squared_norm([row]))(X)
         good = jnp.isfinite(square)
         if jnp.issubdtype(y.dtype, jnp.floating):
+            y = y.astype(jnp.float32)
             good &= jnp.isfinite(y)
             y = jnp.where(good, y, 0)
         X = jnp.where(good[:, None], X, 0)
@@ -52,10 +63,12 @@ class LinearGradientStream(RuleStream):
         points = self.rule.points(params, memory, step)
         residuals = []
         for logits in self._logits(points, X):
-            residual = self.loss.residual(logits, y)
+            residual = self.loss.residuals(logits, y)
             residuals.append(jnp.where(jnp.isfinite(residual), residual, 0.0))
         channels = self.rule.combine(
-            tuple(residuals), partial(_clip_residual, inverse_norm=inverse_norm), terms
+            tuple(residuals),
+            partial(_clip_residual, inverse_norm=inverse_norm * self._room(X, residuals[0])),
+            terms,
         )
         if self.lattice:
             sums = tuple(
@@ -63,12 +76,20 @@ class LinearGradientStream(RuleStream):
                 for i, vector in enumerate(channels)
             )
         else:
-            sums = tuple(_product(vector, mask, X) for vector in channels)
+            return clipped_sum([_product(vector, mask, X) for vector in channels])
         return ClippedSum(sums[0] if len(sums) == 1 else sums)
+
+    def _room(self, X: jax.Array, residual: jax.Array) -> float:
+        """What share of a clip is used, so that no rounding gets beyond it (see `rounding.py`)."""
+        if self.lattice:  # vectors are bounded once more, as whole numbers
+            return 1 - CLIP_MARGIN
+        norms = norm_margin([X.shape[1:]]) + norm_margin([residual.shape[1:]])
+        return 1 - CLIP_MARGIN - norms - sum_margin(X.shape[0])
 
     def _logits(self, points: tuple[Any, ...], X: jax.Array) -> list[jax.Array]:
         if len(points) == 1:
-            return [self.loss.logits(points[0], X)]
+            return [self.loss.logits(points[0].astype(jnp.float32), X)]
+        points = tuple(point.astype(jnp.float32) for point in points)
         if points[0].ndim == 1:
             return list(self.loss.logits(jnp.stack(points), X).T)
         return jnp.split(self.loss.logits(jnp.concatenate(points), X), len(points), axis=1)
@@ -76,7 +97,7 @@ class LinearGradientStream(RuleStream):
 
 def _clip_residual(vector: jax.Array, clip: Any, inverse_norm: jax.Array) -> jax.Array:
     """Each example's residual scaled so that ``|r| |x| <= clip``."""
-    limit = clip * CLIP_MARGIN * inverse_norm
+    limit = clip * inverse_norm
     if vector.ndim == 1:
         return jnp.clip(vector, -limit, limit)
     size = jnp.sqrt(jnp.maximum(jnp.sum(vector * vector, axis=1), SMALLEST_SQUARE))
@@ -84,10 +105,11 @@ def _clip_residual(vector: jax.Array, clip: Any, inverse_norm: jax.Array) -> jax
     return vector * jnp.minimum(1.0, limit / size)[:, None]
 
 
-def _product(vector: jax.Array, mask: jax.Array, X: jax.Array) -> jax.Array:
-    if vector.ndim == 1:
-        return (vector * mask) @ X
-    return (vector * mask[:, None]).T @ X
+def _product(
+    vector: jax.Array, mask: jax.Array, X: jax.Array
+) -> tuple[jax.Array, jax.Array | None]:
+    present = mask if vector.ndim == 1 else mask[:, None]
+    return block_product(vector * present, X)
 
 
 def _lattice_product(

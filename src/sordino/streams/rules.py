@@ -106,13 +106,15 @@ class RecursiveRule(_FromPrevious):
 
 @dataclass(frozen=True)
 class TwoClipRule(_FromPrevious):
-    """``keep clip(g - g_prev, C2) + (1 - keep) clip(g, C1)`` (paper 01); keep is 0 at step 0."""
+    """``keep clip(g - g_prev, C2) + fresh clip(g, C1)`` (paper 01); keep is 0 at step 0, fresh 1.
+
+    Both weights come from the plan: ``1 - keep`` in float32 would be off by as much as a small gamma.
+    """
 
     def combine(self, gradients: tuple[Any, ...], clip: Clip, terms: Terms) -> tuple[Any, ...]:
         now, before = gradients
         change = clip(_add(1.0, now, -1.0, before), terms["difference_clip"])
-        keep = terms["keep"]
-        return (_add(keep, change, 1 - keep, clip(now, terms["clip"])),)
+        return (_add(terms["keep"], change, terms["fresh"], clip(now, terms["clip"])),)
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def _lagged(now: Any, before: Any, clip: Clip, terms: Terms) -> Any:
     no longer than that of the gradients, and the recursion stays exact while C2 does not bind.
     """
     change = clip(_add(1.0, now, -1.0, before), terms["difference_clip"])
-    return _add(terms["keep"], change, 1 - terms["keep"], now)
+    return _add(terms["keep"], change, terms["fresh"], now)
 
 
 @dataclass(frozen=True)
