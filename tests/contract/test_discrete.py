@@ -105,7 +105,7 @@ def noise_used_twice(patch: pytest.MonkeyPatch) -> None:
 def no_bound(patch: pytest.MonkeyPatch) -> None:
     """Neither the clip nor the rounding's own bound."""
     honest = gradient.to_lattice
-    patch.setattr(gradient, "clip_pytree", lambda vector, clip: vector)
+    patch.setattr(gradient, "clip_pytree", lambda vector, clip, room: vector)
     patch.setattr(
         gradient, "to_lattice", lambda vector, bound, step: honest(vector, 1e3 * bound, step)
     )
@@ -148,7 +148,7 @@ def test_planted_bugs_are_found(
 
 def test_the_rounding_alone_keeps_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a rule forgets to clip, discrete noise still has the sensitivity it was planned for."""
-    monkeypatch.setattr(gradient, "clip_pytree", lambda vector, clip: vector)
+    monkeypatch.setattr(gradient, "clip_pytree", lambda vector, clip, room: vector)
     jax.clear_caches()
     result = Neighbours.of(discrete("dp-gd")).audit(runs=1500)
     jax.clear_caches()

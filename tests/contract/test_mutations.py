@@ -57,22 +57,24 @@ def a_tenth_less_noise(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_clip(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(gradient, "clip_pytree", lambda vector, clip: vector)
+    patch.setattr(gradient, "clip_pytree", lambda vector, clip, room: vector)
 
 
 def clip_of_each_leaf(patch: pytest.MonkeyPatch) -> None:
     """Layer by layer with the whole bound each: sqrt(2) too long over two layers."""
     honest = gradient.clip_pytree
 
-    def clipped(vector: Any, clip: Any) -> Any:
-        return jax.tree.map(lambda leaf: honest(leaf, clip), vector)
+    def clipped(vector: Any, clip: Any, room: float) -> Any:
+        return jax.tree.map(lambda leaf: honest(leaf, clip, room), vector)
 
     patch.setattr(gradient, "clip_pytree", clipped)
 
 
 def twice_the_clip(patch: pytest.MonkeyPatch) -> None:
     honest = gradient.clip_pytree
-    patch.setattr(gradient, "clip_pytree", lambda vector, clip: honest(vector, 2 * clip))
+    patch.setattr(
+        gradient, "clip_pytree", lambda vector, clip, room: honest(vector, 2 * clip, room)
+    )
 
 
 def no_difference_clip(patch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import sordino
 from sordino.engine.batches import public_order
 from sordino.losses import LeastSquares, LinearLoss, Logistic, NonconvexLogistic, Softmax
 from sordino.planning import Plan
+from sordino.rounding import sum_margin
 
 from .helpers import MECHANISMS, binary, multiclass, quiet_plan, regression
 
@@ -24,6 +25,7 @@ def reference(
 ) -> Any:
     """A plain loop: per-example gradients, clipped one by one, averaged, heavy-ball SGD."""
     n, b = plan.population.examples, plan.population.batch_size
+    clip = plan.clip * (1 - sum_margin(b))
     order = public_order(plan.population)
     if plan.population.is_full_batch or order is None:
         order = np.arange(n)
@@ -35,7 +37,7 @@ def reference(
         total = np.zeros_like(w)
         rows = order[slot * b : (slot + 1) * b]
         for g in np.asarray(gradients(w.astype(np.float32), X[rows], y[rows]), np.float64):
-            total += g * min(1.0, plan.clip / max(float(np.linalg.norm(g)), 1e-30))
+            total += g * min(1.0, clip / max(float(np.linalg.norm(g)), 1e-30))
         estimate = total / plan.divisor
         extra = loss.regularizer_gradient(w.astype(np.float32))
         estimate = estimate if extra is None else estimate + np.asarray(extra)
@@ -143,7 +145,8 @@ def test_optax_optimizers_are_used_as_they_are() -> None:
     state = optimizer.init(w)
     for _ in range(8):
         g = jax.vmap(jax.grad(Logistic()), (None, 0, 0))(w, X, y)
-        g = g * jnp.minimum(1, plan.clip / jnp.linalg.norm(g, axis=1, keepdims=True))
+        clip = plan.clip * (1 - sum_margin(len(X)))
+        g = g * jnp.minimum(1, clip / jnp.linalg.norm(g, axis=1, keepdims=True))
         updates, state = optimizer.update(g.mean(0), state, w)
         w = optax.apply_updates(w, updates)
     np.testing.assert_allclose(found.params, w, rtol=1e-4, atol=1e-6)
@@ -164,6 +167,7 @@ def test_random_batches_train_the_same_model_as_a_loop_over_them(sampling: str) 
         picked = np.asarray(rows)[np.asarray(present) > 0]
         # By hand: batches differ in size, and jax would compile a program for each.
         g = (1 / (1 + np.exp(-X[picked] @ w)) - y[picked])[:, None] * X[picked]
-        g = g * np.minimum(1, 1 / np.linalg.norm(g, axis=1, keepdims=True))
+        clip = 1 - sum_margin(len(rows))
+        g = g * np.minimum(1, clip / np.linalg.norm(g, axis=1, keepdims=True))
         w = w - 0.3 * g.sum(0) / plan.divisor
     np.testing.assert_allclose(found, w, rtol=1e-4, atol=1e-6)

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sordino.engine.batches import batch_indices, poisson_width, public_order
+from sordino.engine.batches import batch_indices, public_order
 from sordino.engine.charging import Account
 from sordino.engine.entry import as_parameters, as_records, row_count
 from sordino.engine.keys import RunKey, run_key_of
@@ -43,7 +43,7 @@ from sordino.engine.train import Result
 from sordino.errors import PlanMismatchError, SordinoError
 from sordino.ledger import Ledger
 from sordino.planning import Plan
-from sordino.population import FIXED, POISSON
+from sordino.population import FIXED
 from sordino.rounding import even_width
 from sordino.schedules.adaptive import AdaptiveBudget
 
@@ -119,15 +119,22 @@ class Session:
 
     def next_rows(self) -> NDArray[np.int64]:
         """The rows of the step that is due, in the order of the data."""
+        return self._due()[0]
+
+    def _due(self) -> tuple[NDArray[np.int64], int]:
+        """The rows of the step that is due, and the width of its batch: as in `train`.
+
+        The width of a secret batch is one that nearly all of them fit in: it tells nothing of its size.
+        """
         self._check_not_finished()
         people = self.plan.population
         if people.sampling != FIXED:
             indices, mask = batch_indices(people, self._key, self.done, 1)
-            return indices[0][mask[0] > 0].astype(np.int64)
+            return indices[0][mask[0] > 0].astype(np.int64), indices.shape[1]
         order = None if people.is_full_batch else public_order(people)
         begin = (self.done % people.steps_per_epoch) * people.batch_size
         members = np.arange(begin, min(begin + people.batch_size, people.examples))
-        return members if order is None else order[members]
+        return members if order is None else order[members], even_width(people.batch_size)
 
     def step(self, batch: Any, rows: ArrayLike | None = None) -> None:
         """Take the step that is due with the data of its rows.
@@ -140,7 +147,7 @@ class Session:
         self._check_not_finished()
         batch = as_records(batch if isinstance(batch, tuple) else (batch,))
         size = row_count(batch)
-        due = self.next_rows()
+        due, width = self._due()
         if rows is None and size != len(due):
             raise PlanMismatchError(
                 f"step {self.done + 1} has a batch of {len(due):,} rows, got {size:,}; use the "
@@ -152,7 +159,6 @@ class Session:
             self._start(batch)
         assert self._program is not None
         assert self._constants is not None
-        width = self._width(size)
         padded = jax.tree.map(partial(_pad, width=width), batch)
         mask = (np.arange(width) < size).astype(np.float32)
         inputs = jax.tree.map(lambda leaf: leaf[0], self._schedule.inputs(self.done, 1, None))
@@ -269,14 +275,6 @@ class Session:
             block = _NoiseBlock(first, end, rows, after)
         self._block = block
         return block
-
-    def _width(self, size: int) -> int:
-        """A width for the batch that tells nothing of its size: one that secret batches fit in."""
-        people = self.plan.population
-        planned = people.batch_size
-        if people.sampling == POISSON:
-            planned = poisson_width(people.examples, people.rate)
-        return even_width(max(1, -(-size // planned)) * planned)
 
     def __copy__(self) -> NoReturn:
         raise SordinoError(

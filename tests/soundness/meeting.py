@@ -1,0 +1,157 @@
+"""The line where a clipped sum and its noise meet, watched from outside.
+
+`watched()` puts a witness at the two functions that add noise to a sum (`privatize`,
+`privatize_lattice`) and at the noisy minimum of adaptive runs. A run is recorded, then repeated on a
+neighbouring data set with the *released* values of the first one put in place of its own: so both runs
+ask the same questions at the same points, and what is left between their sums is one record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+from numpy.typing import NDArray
+
+from sordino.engine import adaptive, loop
+from sordino.engine.keys import RunKey
+from sordino.mechanisms.gaussian import standard_normal_rows
+from sordino.planning import Plan
+from sordino.privacy.values import ClippedSum, PrivateEstimate
+
+Array = NDArray[np.float64]
+
+
+@dataclass
+class Met:
+    """What met in one run, in the order of the steps."""
+
+    sums: list[Array] = field(default_factory=list)
+    noises: list[Array] = field(default_factory=list)
+    types: set[str] = field(default_factory=set)
+    estimates: list[Any] = field(default_factory=list)
+    searches: list[tuple[Array, int]] = field(default_factory=list)
+
+
+class Witness:
+    """Records one run, then holds the next ones to what it released."""
+
+    def __init__(self) -> None:
+        self.met = Met()
+        self.first: Met | None = None
+
+    def recorded(self, run: Callable[[], Any]) -> Met:
+        self.met, self.first = Met(), None
+        run()
+        jax.effects_barrier()
+        return self.met
+
+    def repeated(self, first: Met, run: Callable[[], Any]) -> Met:
+        self.met, self.first = Met(), first
+        try:
+            run()
+            jax.effects_barrier()
+        finally:
+            self.first = None
+        return self.met
+
+    def see(self, value: Any, rest: Any, noise: Any, estimate: Any) -> Any:
+        """One sum, what its rounding left out, its noise, and what is released; the last goes on."""
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(value)]
+        self.met.types |= {str(leaf.dtype) for leaf in leaves}
+        self.met.types |= {str(np.asarray(leaf).dtype) for leaf in jax.tree.leaves(noise)}
+        total = _flat(value)
+        if jax.tree.leaves(rest):
+            total = total + _flat(rest)
+        self.met.sums.append(total)
+        self.met.noises.append(_flat(noise))
+        kept = jax.tree.map(np.array, estimate)
+        if self.first is not None:
+            kept = self.first.estimates[len(self.met.estimates)]
+        self.met.estimates.append(kept)
+        return kept
+
+    def choose(self, honest: Callable[..., int], sums: Any, *others: Any) -> int:
+        chosen = honest(sums, *others)
+        if self.first is not None:
+            chosen = self.first.searches[len(self.met.searches)][1]
+        self.met.searches.append((np.array(sums, np.float64), chosen))
+        return chosen
+
+
+def _flat(tree: Any) -> Array:
+    return np.concatenate([np.ravel(leaf).astype(np.float64) for leaf in jax.tree.leaves(tree)])
+
+
+@contextmanager
+def watched() -> Iterator[Witness]:
+    """A witness at every place where sums and noise meet, in programs compiled from now on."""
+    witness = Witness()
+
+    def seen(honest: Callable[..., PrivateEstimate]) -> Callable[..., PrivateEstimate]:
+        def meets(total: ClippedSum, noise: Any, *numbers: Any) -> PrivateEstimate:
+            estimate = honest(total, noise, *numbers)
+            shapes = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), estimate.value
+            )
+            rest = getattr(total, "rest", None)
+            rest = () if rest is None else rest
+            kept = io_callback(
+                lambda *met: witness.see(*met),
+                shapes,
+                total.value,
+                rest,
+                noise,
+                estimate.value,
+                ordered=True,
+            )
+            return PrivateEstimate(kept)
+
+        return meets
+
+    honest_min = adaptive.noisy_min
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "privatize", seen(loop.privatize))
+        patch.setattr(loop, "privatize_lattice", seen(loop.privatize_lattice))
+        patch.setattr(adaptive, "privatize", seen(adaptive.privatize))
+        patch.setattr(adaptive, "noisy_min", lambda *a: witness.choose(honest_min, *a))
+        jax.clear_caches()
+        try:
+            yield witness
+        finally:
+            jax.clear_caches()
+
+
+def moved(a: Met, b: Met, plan: Plan) -> float:
+    """The largest distance between two runs' sums, relative to the bound of its step and channel."""
+    assert len(a.sums) == len(b.sums)
+    channels = plan.contribution.channels
+    if plan.schedule.kind == "adaptive":
+        bounds = np.full((1, len(a.sums)), plan.clip)
+    else:
+        assert len(a.sums) == plan.population.steps
+        bounds = plan.contribution.bounds(plan.population.steps)
+    step = 1.0 if plan.lattice is None else plan.lattice.step
+    worst = 0.0
+    for t, (x, y) in enumerate(zip(a.sums, b.sums, strict=True)):
+        apart = np.linalg.norm((x - y).reshape(channels, -1), axis=1) * step
+        worst = max(worst, float((apart / bounds[:, t]).max()))
+    for (x, _), (y, _) in zip(a.searches, b.searches, strict=True):
+        worst = max(worst, float(np.abs(x - y).max()) / plan.schedule.objective_clip)
+    return worst
+
+
+def planned_noise(plan: Plan, key: RunKey, size: int) -> Array:
+    """The Gaussian noise that the plan and the key say, in float64 (steps, channels x size)."""
+    steps = plan.population.steps
+    if plan.contribution.channels != 1:
+        raise ValueError("several channels have a noising matrix each")
+    key_words = key.noise_key("gradient")
+    draws = np.asarray(standard_normal_rows(key_words, 0, steps, size), np.float64)
+    return plan.mechanism.noising_matrix() @ draws * plan.noise_stds().astype(np.float64)

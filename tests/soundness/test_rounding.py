@@ -1,0 +1,65 @@
+"""Sums and norms in float32: within the margins that clips leave room for."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from sordino.rounding import block_product, norm_margin, squared_norm, sum_margin
+from sordino.streams.gradient import clip_pytree
+
+
+@pytest.mark.parametrize("rows", [65, 250, 1009, 5000])
+def test_block_products_are_exact(rows: int) -> None:
+    """k: the sum and what its rounding left out, together, against float64: 64 rows' error at most."""
+    rng = np.random.default_rng(rows)
+    left = rng.uniform(0.5, 1, rows).astype(np.float32)
+    right = rng.uniform(0.5, 1, (rows, 3)).astype(np.float32)
+    value, rest = jax.jit(block_product)(left, right)
+    exact = left.astype(np.float64) @ right.astype(np.float64)
+    found = np.asarray(value, np.float64) + np.asarray(rest, np.float64)
+    assert np.abs(found - exact).max() < rows / 64 * sum_margin(64)
+    assert np.all(np.abs(np.asarray(rest)) <= np.spacing(np.abs(np.asarray(value))))
+
+
+def test_one_record_changes_one_block_only() -> None:
+    """k: the proof of `sum_margin` counts on it."""
+    rng = np.random.default_rng(0)
+    rows = 640
+    left = rng.uniform(0.5, 1, rows).astype(np.float32)
+    right = rng.uniform(0.5, 1, (rows, 3)).astype(np.float32)
+    product = jax.jit(block_product)
+    worst = 0.0
+    for i in range(0, rows, 37):
+        without = left.copy()
+        without[i] = 0
+        a, b = (
+            sum(np.asarray(part, np.float64) for part in product(v, right)) for v in (left, without)
+        )
+        own = left[i].astype(np.float64) * right[i].astype(np.float64)
+        worst = max(worst, float(np.linalg.norm(a - b - own)))
+    longest = float(np.linalg.norm(left[:, None] * right, axis=1).max())
+    assert worst <= sum_margin(64) * longest
+
+
+@pytest.mark.parametrize(
+    "shapes", [[(7,)], [(4096,)], [(100_000,)], [(300, 200), (300,)], [(5, 70, 90), (3,), ()]]
+)
+def test_norms_are_within_their_margin(shapes: list[tuple[int, ...]]) -> None:
+    """k: norms too, whatever the shapes are; constant entries make errors add up."""
+    for value in (1.0, 1.1, 1.7):
+        leaves = [np.full(shape, value, np.float32) for shape in shapes]
+        exact = sum(float(np.sum(leaf.astype(np.float64) ** 2)) for leaf in leaves)
+        found = float(jax.jit(squared_norm)(leaves))
+        assert abs(np.sqrt(found / exact) - 1) <= norm_margin(shapes)
+        clipped = clip_pytree(leaves, 1.0, 1 - norm_margin(shapes))
+        length = sum(float(np.sum(np.asarray(leaf, np.float64) ** 2)) for leaf in clipped)
+        assert np.sqrt(length) <= 1
+
+
+def test_the_least_clip_is_kept_in_a_million_dimensions() -> None:
+    """j: at the least clip that there is, squares that vanish do not matter."""
+    vector = np.full(1_000_000, 1e-10, np.float32)
+    clipped = np.asarray(clip_pytree(vector, 1e-9, 1 - norm_margin([vector.shape])), np.float64)
+    assert np.linalg.norm(clipped) <= 1e-9
