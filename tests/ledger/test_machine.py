@@ -16,7 +16,7 @@ from sordino.errors import SordinoError
 from sordino.ledger import BudgetExceeded, Ledger
 from sordino.ledger.chain import Witness
 
-from .helpers import gaussian
+from .helpers import WHOLE_RUN, gaussian
 
 MUS = st.sampled_from([0.1, 0.25, 0.3, 0.5, 0.75, 1.0])
 LIMIT = 1.0
@@ -43,22 +43,30 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger = Ledger.create(Path(self.folder.name) / "a")
         self.ledger.add_dataset("people", mu=LIMIT)
         self.model: dict[str, tuple[float, str]] = {}
+        self.identities: dict[str, dict[str, str] | None] = {}
 
     def spent(self) -> Fraction:
         held = self.model.values()
         return sum((Fraction(mu) ** 2 for mu, state in held if state != "cancelled"), Fraction())
 
-    @rule(target=runs, run=st.sampled_from("abcdefgh"), mu=MUS, crash=st.booleans())
-    def reserve(self, run: str, mu: float, crash: bool) -> object:
+    @rule(
+        target=runs,
+        run=st.sampled_from("abcdefgh"),
+        mu=MUS,
+        crash=st.booleans(),
+        data=st.sampled_from(["1e", "1e", "labels changed", None]),
+    )
+    def reserve(self, run: str, mu: float, crash: bool, data: str | None) -> object:
         known, state = self.model.get(run, (mu, "cancelled"))
+        identity = None if data is None else {**WHOLE_RUN, "data": data}
         fresh = state == "cancelled"
         fits = self.spent() + Fraction(mu) ** 2 <= Fraction(LIMIT) ** 2
         try:
             if crash and fresh and fits:
                 with mock.patch.object(Witness, "advance", side_effect=Crash):
-                    self.ledger.reserve("people", gaussian(mu), run=run, fingerprint="f")
+                    self._reserve(run, mu, identity)
             else:
-                self.ledger.reserve("people", gaussian(mu), run=run, fingerprint="f")
+                self._reserve(run, mu, identity)
         except Crash:
             self.reopen()
         except BudgetExceeded:
@@ -67,12 +75,19 @@ class LedgerMachine(RuleBasedStateMachine):
             return multiple()
         except SordinoError:
             assert not fresh
-            assert known != mu
+            assert known != mu or identity is None or self.identities[run] != identity
             return run
         if fresh:
             assert fits
-            self.model[run] = (mu, "reserved")
+            self.model[run], self.identities[run] = (mu, "reserved"), identity
+        else:
+            assert identity is not None
+            assert self.identities[run] == identity
         return run
+
+    def _reserve(self, run: str, mu: float, identity: dict[str, str] | None) -> None:
+        plan = gaussian(mu)
+        self.ledger.reserve("people", plan, run=run, fingerprint="f", identity=identity)
 
     @rule(run=runs, move=st.sampled_from(sorted(MOVES)))
     def move(self, run: str, move: str) -> None:

@@ -16,7 +16,7 @@ from sordino.keystore import KeyStore
 from sordino.ledger import Ledger
 from sordino.ledger.chain import Witness
 
-from .helpers import gaussian
+from .helpers import WHOLE_RUN, gaussian
 
 
 @pytest.fixture
@@ -172,11 +172,12 @@ def test_a_crash_before_the_head_is_noted_locks_nobody_out(
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
 
+    late = {"run": "late", "fingerprint": "f", "identity": WHOLE_RUN}
     with monkeypatch.context() as patch:
         patch.setattr(Witness, "advance", crash)
         with pytest.raises(KeyboardInterrupt):
-            ledger.reserve("people", gaussian(0.1), run="late", fingerprint="f")
-    held = ledger.reserve("people", gaussian(0.1), run="late", fingerprint="f")
+            ledger.reserve("people", gaussian(0.1), **late)
+    held = ledger.reserve("people", gaussian(0.1), **late)
     again = Ledger.open(ledger.path)
     assert again.reservation("late") == held
     assert again.verify().entries == 7

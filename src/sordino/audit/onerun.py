@@ -164,6 +164,7 @@ def one_run(
       coins: (m,) which canaries are in; for tests only, by default thrown by the operating system.
       training: more arguments of `sordino.train`, such as `optimizer`.
     """
+    plan.verify()
     require_fraction("confidence", confidence)
     at = stated_delta(plan, delta)
     auditing()

@@ -88,7 +88,7 @@ def miniature(made: Plan) -> Plan:
         sampling=people.sampling,
         order_seed=people.order_seed,
     )
-    return replace(made, population=fewer)
+    return replace(made, population=fewer).restated()
 
 
 def affordable(made: Plan) -> Plan:

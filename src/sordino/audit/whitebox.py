@@ -228,7 +228,8 @@ def stated_delta(plan: Plan, delta: float | None) -> float:
 
 
 def check_auditable(plan: Plan) -> None:
-    """Refuse plans that promise nothing."""
+    """Refuse plans that promise nothing, or not what they state."""
+    plan.verify()
     if not plan.guarantee.is_private:
         raise SordinoError(f"{plan.recipe} promises no privacy: there is nothing to audit")
 

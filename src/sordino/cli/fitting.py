@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sordino.cli.console import show_plan
+from sordino.engine.charging import Source
 from sordino.errors import SordinoError
 from sordino.models.estimators import PrivateClassifier, PrivateRegressor
 from sordino.models.schema import Schema
@@ -27,8 +28,9 @@ class _OfTable:
         show_plan(plan)
         return plan
 
-    def _identified_by(self, X: Any) -> Any:
-        return X if self.frame is None else self.frame
+    def _source(self, X: Any, y: Any) -> Source:
+        # All of a file is the data set: how many rows that is need not be public for it.
+        return Source(X if self.frame is None else self.frame, rows=len(X))
 
 
 class _Classifier(_OfTable, PrivateClassifier):

@@ -51,12 +51,22 @@ def add(
         str, typer.Option(help="zero-out, add-remove or replace-one.")
     ] = "zero-out",
     unit: Annotated[str, typer.Option(help="example, user or client.")] = "example",
+    rows: Annotated[
+        int | None, typer.Option(help="How many rows it has, if public; other runs are refused.")
+    ] = None,
     ledger: _File = None,
     who: _Who = None,
 ) -> None:
     """Give a data set a budget. It cannot be changed later; the first run pins the data."""
     made = _opened(ledger).add_dataset(
-        name, epsilon=epsilon, delta=delta, mu=mu, adjacency=adjacency, unit=unit, who=who
+        name,
+        epsilon=epsilon,
+        delta=delta,
+        mu=mu,
+        adjacency=adjacency,
+        unit=unit,
+        rows=rows,
+        who=who,
     )
     out().print(f"{made.name}: {made.describe()}", markup=False, soft_wrap=True)
 

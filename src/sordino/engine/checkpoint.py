@@ -31,6 +31,7 @@ from sordino._files import write_atomically
 from sordino._version import __version__
 from sordino.engine.keys import RunKey
 from sordino.errors import DAMAGE, SordinoError, shown
+from sordino.ledger.identity import Identity
 
 MAGIC = b"SORDINO-RUN-1\r\n\x00"
 TAG_BYTES = 32
@@ -48,13 +49,13 @@ class Checkpoint:
 
     Attributes:
       run: the public identity of the run key.
-      description: keyed digests of what the releases depend on, by name.
+      identity: keyed digests of everything that decides the releases, by name.
       arrays: the leaves of `Released`, in order.
       history: public metrics so far.
     """
 
     run: str
-    description: Mapping[str, str]
+    identity: Identity
     step: int
     steps: int
     arrays: tuple[NDArray[Any], ...]
@@ -66,7 +67,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint, key: RunKey) -> None:
     header = {
         "sordino": __version__,
         "run": checkpoint.run,
-        "description": dict(checkpoint.description),
+        "description": dict(checkpoint.identity),
         "step": checkpoint.step,
         "steps": checkpoint.steps,
         "arrays": [[str(array.dtype), list(array.shape)] for array in checkpoint.arrays],
@@ -170,7 +171,7 @@ def _parsed(header: dict[str, Any], payload: memoryview) -> Checkpoint:
         raise ValueError("length")
     return Checkpoint(
         run=header["run"],
-        description={str(name): str(digest) for name, digest in header["description"].items()},
+        identity={str(name): str(digest) for name, digest in header["description"].items()},
         step=int(header["step"]),
         steps=int(header["steps"]),
         arrays=tuple(arrays),

@@ -1,11 +1,10 @@
-"""What the releases of a run depend on, as keyed digests: the same run can be told from any other.
+"""The identity of a run of the engine (`sordino.ledger.identity`): the same run is told from any other.
 
-Noise is a function of the run key and the step. The same key with anything else changed would put
-the same noise around other sums, and the difference of two releases would be free of it. So before a
-run goes on from a checkpoint, or a key is used again, all of this must be equal:
+Before a run goes on from a checkpoint, a key is used again, or a ledger takes a run for one that it was
+paid for already, all of this must be equal:
 
 - plan: its hash, and with it recipe, population, noise and schedule;
-- data: every array, byte for byte; start: the initial parameters;
+- data: every array, labels and weights too, byte for byte; start: the initial parameters;
 - settings: where chunks end, the driver, microbatches;
 - program: the compiled step as the compiler gets it, with loss, optimizer, regulariser and whatever
   numbers they hold;
@@ -19,7 +18,6 @@ from __future__ import annotations
 import hmac
 import os
 import platform
-from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any, Protocol
 
@@ -29,16 +27,8 @@ import numpy as np
 from sordino._version import __version__, code_digest
 from sordino.engine.keys import RunKey
 from sordino.errors import PlanMismatchError
+from sordino.ledger.identity import Identity, changes
 
-# What to say of each part that differs.
-MEANINGS = {
-    "plan": "the plan",
-    "data": "the data",
-    "start": "the initial parameters",
-    "settings": "the driver, microbatches, evaluation or callbacks",
-    "program": "the loss, the optimizer, the regularizer or the code",
-    "environment": "the versions of the software, the processor or the number of its cores",
-}
 _BLOCK = 1 << 24
 
 
@@ -49,9 +39,7 @@ class Describable(Protocol):
     def settings(self) -> str: ...
 
 
-def describe(
-    run: Describable, plan_hash: str, params: Any, data: Any, key: RunKey
-) -> dict[str, str]:
+def describe(run: Describable, plan_hash: str, params: Any, data: Any, key: RunKey) -> Identity:
     """The digests by name; see the module."""
     digest = _Digest(key)
     return {
@@ -64,13 +52,11 @@ def describe(
     }
 
 
-def check_same(found: Mapping[str, str], wanted: Mapping[str, str], where: str) -> None:
+def check_same(found: Identity, wanted: Identity, where: str) -> None:
     """Refuse to go on where anything that the releases depend on has changed."""
-    changed = [name for name in MEANINGS if found.get(name) != wanted[name]]
-    if changed:
-        parts = "; ".join(MEANINGS[name] for name in changed)
+    if changed := changes(found, wanted):
         raise PlanMismatchError(
-            f"{where} was made with other inputs ({parts}), and its noise must not be used twice: "
+            f"{where} was made with other inputs ({'; '.join(changed)}), and its noise must not be used twice: "
             "go on with what it was made with, or remove it to start anew at the cost of another run"
         )
 

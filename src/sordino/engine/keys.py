@@ -3,11 +3,16 @@
 A run key is 256 bits from the operating system. Every use derives its own key from it by hashing
 the use's name, so that two streams, or noise and sampling, can never share a generator state.
 (`jax.random.key(seed)` would keep 32 bits of a seed: noise that can be enumerated and subtracted.)
+
+A key belongs to one run. A key that a user gives can reach several processes, so its use is noted in the
+key folder: the file ``claims/<identity of the key>`` holds a keyed digest of the run's identity.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
+import json
 import secrets
 from dataclasses import dataclass
 
@@ -15,11 +20,14 @@ import jax
 import numpy as np
 
 from sordino.errors import SordinoError
+from sordino.keystore import KeyStore
+from sordino.ledger.identity import Identity
 from sordino.mechanisms.gaussian import KEY_WORDS, noise_keys
 
 KEY_BYTES = 32
-# Keys that runs of this process have used, by identity, and what those runs were.
-_CLAIMED: dict[str, str | None] = {}
+CLAIMS = "claims"
+# Keys that runs of this process have used, by name, and what those runs were.
+_CLAIMED: dict[str, bytes] = {}
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,22 +57,40 @@ class RunKey:
         """A public name of the key: tells keys apart and reveals nothing of them."""
         return self.derive("identity").hex()[:32]
 
-    def claim(self, run: str | None = None) -> None:
-        """Mark the key as used by a run of this process; another run must have its own.
+    def claim(self, run: Identity | None = None, store: KeyStore | None = None) -> None:
+        """Mark the key as used by a run; another run must have its own.
 
         Two runs with one key add the same noise to different sums: their difference is free of it.
-        `run` describes the run completely, if that can be done: the very same run again is the same
-        release. A key made from a seed is for tests and may be repeated.
+        The very same run again is the same release. A key made from a seed is for tests and may be
+        repeated.
+
+        Args:
+          run: everything that decides the release; None where that cannot be said, and then no other
+            run is the same.
+          store: where other processes see it too; for keys that may have reached them.
         """
         if self.insecure:
             return
-        if self.identity not in _CLAIMED:
-            _CLAIMED[self.identity] = run
-        elif run is None or run != _CLAIMED[self.identity]:
+        if run is None:
+            mark = secrets.token_bytes(KEY_BYTES)
+        else:
+            text = json.dumps(dict(run), sort_keys=True)
+            mark = hmac.digest(self.derive("claim"), text.encode(), "sha256")
+        known = _CLAIMED.get(self.identity, mark)
+        if known == mark and store is not None:
+            try:
+                known = store.first(CLAIMS, self.identity, mark)
+            except SordinoError as error:
+                raise SordinoError(
+                    "that this run key is used cannot be noted for other processes, which might use it "
+                    f"for another run: {error}"
+                ) from None
+        if known != mark:
             raise SordinoError(
                 "this run key was already used by another run, and shared noise can be subtracted; "
                 "leave run_key out, or make a new one with RunKey.fresh()"
             )
+        _CLAIMED[self.identity] = mark
 
     def derive(self, use: str) -> bytes:
         """32 bytes for one named use."""

@@ -1,7 +1,7 @@
 """Runs that survive: start a run at a checkpoint file, or go on from it.
 
     recovery = Recovery.at(path)            # finds the key of the run that the file names
-    recovery.begin(run, description)        # restores, or writes the first checkpoint
+    recovery.begin(run, identity)           # restores, or writes the first checkpoint
     recovery.keep(run, history)             # at the end of each chunk; writes now and then
 
 The first checkpoint is written before the first step, so that a run that dies early goes on under
@@ -12,7 +12,7 @@ that it takes at most `SHARE` of the time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,6 +33,7 @@ from sordino.engine.keys import RunKey, run_key_of
 from sordino.engine.run import Released
 from sordino.errors import SordinoError
 from sordino.keystore import KeyStore
+from sordino.ledger.identity import Identity
 
 # Checkpoints are at least this many seconds apart, and take at most this share of the time.
 SECONDS = 10.0
@@ -72,7 +73,7 @@ class Recovery:
     store: KeyStore | None = None
     found: Checkpoint | None = None
     clock: Callable[[], float] = time.monotonic
-    _description: Mapping[str, str] = field(default_factory=dict)
+    _identity: Identity = field(default_factory=dict)
     _written: float = 0.0
     _cost: float = 0.0
     _queued: list[jax.Array] = field(default_factory=list)
@@ -113,20 +114,20 @@ class Recovery:
             key = RunKey(secret)
         return cls(path, key, seconds, found=read_checkpoint(path, key))
 
-    def check(self, description: Mapping[str, str]) -> None:
+    def check(self, identity: Identity) -> None:
         """Refuse to go on from a file that was made with anything else."""
         if self.found is not None:
-            check_same(self.found.description, description, f"the checkpoint {str(self.path)!r}")
+            check_same(self.found.identity, identity, f"the checkpoint {str(self.path)!r}")
 
-    def begin(self, run: Resumable, description: Mapping[str, str]) -> tuple[Metrics, ...]:
+    def begin(self, run: Resumable, identity: Identity) -> tuple[Metrics, ...]:
         """Bring `run` to where the file is, or make the file; the history until then."""
-        self._description = description
+        self._identity = identity
         if self.found is None:
             if self.store is not None:
                 self.store.save(RUNS, self.key.identity, self.key.secret)
             self.write(run, ())
             return ()
-        self.check(description)
+        self.check(identity)
         run.restore(self._released(run, self.found))
         self._written = self.clock()
         return self.found.history
@@ -149,7 +150,7 @@ class Recovery:
         leaves = jax.tree.leaves((released.params, released.memory, released.update_state))
         checkpoint = Checkpoint(
             run=self.key.identity,
-            description=self._description,
+            identity=self._identity,
             step=int(released.step),
             steps=run.steps,
             arrays=tuple(np.asarray(leaf) for leaf in leaves),

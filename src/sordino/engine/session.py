@@ -41,6 +41,7 @@ from sordino.engine.loop import (
 from sordino.engine.run import Schedule, lattice_noise, make_stream, penalty_of
 from sordino.engine.train import Result
 from sordino.errors import PlanMismatchError, SordinoError
+from sordino.keystore import KeyStore
 from sordino.ledger import Ledger
 from sordino.planning import Plan
 from sordino.population import FIXED
@@ -72,6 +73,7 @@ class Session:
             raise SordinoError(
                 f"{plan.recipe} decides by itself what to ask next; run it with sordino.train"
             )
+        plan.verify()
         self.plan = plan
         self._loss, self._microbatch = loss, microbatch_size
         self._key = run_key_of(run_key, insecure_seed)
@@ -92,11 +94,12 @@ class Session:
         self._slot_of: NDArray[np.int64] | None = None
         self._began = time.perf_counter()
         self.done = 0
-        self._key.claim()
+        self._key.claim(store=None if run_key is None else KeyStore())
         # The data is never seen as a whole here, so the ledger goes by the data set's name alone.
         self._account = Account.of(ledger, dataset, None)
         if self._account is not None:
-            self._account.charge(plan, self._key.identity)
+            # Nor can a session know that it is another one again: that is never free.
+            self._account.charge(plan, self._key.identity, None)
 
     @property
     def steps(self) -> int:

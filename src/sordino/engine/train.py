@@ -10,7 +10,6 @@ fewer, in compiled chunks. Callbacks and the history see private values and publ
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +20,16 @@ import jax
 import jax.numpy as jnp
 
 from sordino.engine.adaptive import AdaptiveRun
-from sordino.engine.charging import Account
+from sordino.engine.charging import Account, Source
 from sordino.engine.description import describe
 from sordino.engine.keys import RunKey, run_key_of
 from sordino.engine.progress import progress_bar
 from sordino.engine.recovery import SECONDS, Recovery, forget
 from sordino.engine.run import Run
 from sordino.errors import SordinoError
+from sordino.keystore import KeyStore
 from sordino.ledger import Ledger
+from sordino.ledger.identity import Identity
 from sordino.losses import LinearLoss
 from sordino.planning import Plan
 from sordino.privacy.guarantee import Guarantee
@@ -128,9 +129,14 @@ def train(
       checkpoint_seconds: least time between two checkpoints.
       ledger, dataset: the ledger (or its file) that keeps the data set's budget, and the data set's
         name in it. The plan is charged before the first step, and refused if it does not fit.
-      identified_by: what the ledger knows the data set by, where `data` was made from it.
+      identified_by: what the ledger knows the data set by, where `data` was made from it: the data, or
+        a `sordino.engine.charging.Source` that says more about it.
     """
-    account = Account.of(ledger, dataset, data if identified_by is None else identified_by)
+    plan.verify()
+    source = data if identified_by is None else identified_by
+    if not isinstance(source, Source):
+        source = Source(source, rows=plan.population.examples)
+    account = Account.of(ledger, dataset, source)
     recovery = None
     if checkpoint is not None:
         recovery = Recovery.at(
@@ -154,21 +160,22 @@ def train(
         driver=driver,
     )
     history: list[Mapping[str, float]] = []
-    description: Mapping[str, str] = {}
-    if recovery is not None or run_key is not None:
-        description = describe(run, plan.hash, params, data, key)
-    if recovery is not None:
-        recovery.check(description)
-    key.claim(json.dumps(description) if description else None)
-    if recovery is not None:
-        past = recovery.begin(run, description)
+    # A fresh key that is not kept never comes again, and neither does its run.
+    identity: Identity | None = None
+    if recovery is not None or run_key is not None or (account is not None and key.insecure):
+        identity = describe(run, plan.hash, params, data, key)
+    if recovery is not None and identity is not None:
+        recovery.check(identity)
+    key.claim(identity, store=None if run_key is None else KeyStore())
+    if recovery is not None and identity is not None:
+        past = recovery.begin(run, identity)
         if watched:
             history += past
         else:
             run.trace = past
     if account is not None:
         try:
-            account.charge(plan, key.identity)
+            account.charge(plan, key.identity, identity)
         except SordinoError:
             if recovery is not None and recovery.found is None:
                 forget(recovery.path)  # nothing was run: leave nothing behind

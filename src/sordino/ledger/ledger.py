@@ -2,14 +2,14 @@ r"""The budget of each data set, and who spent what of it: one file that several
 
     ledger = Ledger.create("team.ledger")
     ledger.add_dataset("patients-2024", epsilon=3.0, delta=1e-6)
-    ledger.reserve("patients-2024", plan, run=run_identity, fingerprint=ledger.fingerprint(data))
-    ledger.start(run_identity)       # committed before the first record is read
+    ledger.reserve("patients-2024", plan, run=run, fingerprint=ledger.fingerprint(data))
+    ledger.start(run)       # committed before the first record is read
     ...
-    ledger.finish(run_identity); ledger.release(run_identity)
+    ledger.finish(run); ledger.release(run)
 
-A reservation is charged from the moment it is made, whatever becomes of the run; the same run with the
-same plan and data again is the same release and free. The only way back is `cancel`, for a run that
-never started: `start` is a transaction of its own before any record is read, so a reservation that is
+A reservation is charged from the moment it is made, whatever becomes of the run. The same run again is
+the same release and free; it is the same if everything that decides its release is (`identity`), and a run
+that cannot say so never is. The only way back is `cancel`, for a run that never started: `start` is a transaction of its own before any record is read, so a reservation that is
 still "reserved" inside a write transaction belongs to a run that has read nothing and, once cancelled,
 can no longer start.
 """
@@ -25,14 +25,14 @@ import secrets
 import socket
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from sordino.errors import SordinoError, one_line, require_choice
+from sordino.errors import SordinoError, one_line, require_choice, require_count
 from sordino.keystore import KeyStore
 from sordino.ledger import fingerprints
 from sordino.ledger.chain import SEAL_BYTES, START, canonical, same, seal
@@ -43,6 +43,7 @@ from sordino.ledger.composition import (
     what_fits,
 )
 from sordino.ledger.database import File, create_file
+from sordino.ledger.identity import Identity
 from sordino.ledger.places import KIND, note_place, refuse_where_one_is_missing, witness_of
 from sordino.ledger.records import (
     CANCELLED,
@@ -62,6 +63,7 @@ from sordino.ledger.requests import Chargeable, Request
 from sordino.privacy.guarantee import ADJACENCIES, UNITS
 
 _LONGEST_NAME = 200
+_DATASET_COLUMNS = ("name", "epsilon", "delta", "mu", "adjacency", "unit", "fingerprint")
 
 
 @dataclass(frozen=True)
@@ -179,8 +181,18 @@ class Ledger:
 
     def fingerprint(self, data: Any) -> str:
         """The keyed digest of `data` under which this ledger knows it; nothing of it is kept."""
-        own = hashlib.blake2b(b"fingerprint", key=self._key, digest_size=32).digest()
-        return fingerprints.fingerprint(data, own)
+        return fingerprints.fingerprint(data, self._derived("fingerprint"))
+
+    def _derived(self, use: str) -> bytes:
+        return hashlib.blake2b(use.encode(), key=self._key, digest_size=32).digest()
+
+    def _sealed(self, identity: Identity) -> Identity:
+        """The digests of an identity under the ledger's own key: a run key may be a seed others know."""
+        own = self._derived("identity")
+        return {
+            name: hashlib.blake2b(f"{name}/{part}".encode(), key=own, digest_size=16).hexdigest()
+            for name, part in identity.items()
+        }
 
     def datasets(self) -> tuple[Dataset, ...]:
         with self._reading() as (_, book):
@@ -228,7 +240,8 @@ class Ledger:
         """Raise what `reserve` would raise for a new run of this plan; nothing is reserved."""
         with self._reading() as (_, book):
             known = book.dataset(dataset).fingerprint
-            asked = Request.of(dataset, plan, canonical(plan.to_json()), run="", fingerprint=known)
+            text = canonical(plan.to_json())
+            asked = Request.of(dataset, plan, text, run="", fingerprint=known)
             if not asked.fits(book):
                 raise asked.exceeded(book)
 
@@ -262,6 +275,7 @@ class Ledger:
         adjacency: str = "zero-out",
         unit: str = "example",
         fingerprint: str | None = None,
+        rows: int | None = None,
         who: str | None = None,
     ) -> Dataset:
         """Give a data set a budget: (epsilon, delta), or mu of mu-GDP. It cannot be changed later.
@@ -269,6 +283,7 @@ class Ledger:
         Args:
           name: public; must not say anything about the data that others may not know.
           fingerprint: from `Ledger.fingerprint`; without it, the first run's data is the data set.
+          rows: how many rows it has, where that is public: runs on any other number are refused.
         """
         _check_name("the name of a data set", name)
         made = Dataset(
@@ -277,6 +292,7 @@ class Ledger:
             require_choice("adjacency", adjacency, ADJACENCIES),
             require_choice("unit", unit, UNITS),
             fingerprint,
+            None if rows is None else require_count("rows", rows),
         )
         with self._writing() as (link, book, append):
             if name in book.datasets:
@@ -292,6 +308,8 @@ class Ledger:
                 made.to_json(),
             )
             facts = made.to_json()
+            if made.rows is None:
+                del facts["rows"]  # as in the entries of sordino 0.5.0
             append(DATASET, who, {"dataset": facts.pop("name"), **facts})
         return made
 
@@ -302,23 +320,44 @@ class Ledger:
         *,
         run: str,
         fingerprint: str | None = None,
+        also: Sequence[str] = (),
+        rows: int | None = None,
+        pins: bool = True,
+        identity: Identity | None = None,
         who: str | None = None,
     ) -> Reservation:
         """Charge a planned run to a data set's budget, or raise and change nothing.
 
-        In one transaction: everything reserved so far is composed with this plan and compared with the
-        budget. The same run with the same plan and data again is the reservation it already has.
+        The plan is verified: it must give the guarantee that it states. In one transaction, everything
+        reserved so far is composed with it and compared with the budget. The same run again, by its
+        `identity`, is the reservation it already has; anything else under its name is refused.
 
         Args:
           run: the public identity of the run. Who runs twice under one identity must release the
             same values twice: derive it from the run key.
           fingerprint: of the data, from `Ledger.fingerprint`; None where the data is never seen as a
             whole, and the name is all there is to go by.
+          also: other fingerprints the data set may be known by; one that is equal is enough.
+          rows: how many rows the run uses, if the data set is to be checked for that.
+          pins: whether a first run may decide which data the name stands for: only where the number
+            of rows was stated beforehand, or a fold of the data could.
+          identity: everything that decides the release, as keyed digests by name; None where that
+            cannot be said, and the run is then never the same as another.
           who: by default user@host.
         """
         _check_name("the identity of a run", run)
         text = canonical(plan.to_json())
-        asked = Request.of(dataset, plan, text, run=run, fingerprint=fingerprint)
+        asked = Request.of(
+            dataset,
+            plan,
+            text,
+            run=run,
+            fingerprint=fingerprint,
+            also=tuple(also),
+            rows=rows,
+            pins=pins,
+            identity=None if identity is None else self._sealed(identity),
+        )
         # Once before the file is locked: a long composition is then known, and others need not wait.
         with self._reading() as (_, book):
             if asked.held(book) is None and not asked.fits(book):
@@ -455,10 +494,8 @@ class Ledger:
         """The tables must say what the entries say."""
         if link.execute("SELECT id FROM about").fetchall() != [(self.identity,)]:
             raise self._changed("its identity is not its own")
-        datasets = link.execute(
-            "SELECT name, epsilon, delta, mu, adjacency, unit, fingerprint FROM datasets"
-        )
-        if set(datasets) != {tuple(one.to_json().values()) for one in book.datasets.values()}:
+        datasets = link.execute(f"SELECT {', '.join(_DATASET_COLUMNS)} FROM datasets")
+        if set(datasets) != {_table_row(one) for one in book.datasets.values()}:
             raise self._changed("its data sets are not as they were entered")
         runs = link.execute(
             "SELECT run, dataset, recipe, plan_hash, guarantee, state, fingerprint, who, at "
@@ -496,6 +533,12 @@ def me() -> str:
     except (OSError, KeyError, ImportError):
         user = "unknown"
     return f"{user}@{socket.gethostname() or 'unknown'}"
+
+
+def _table_row(made: Dataset) -> tuple[Any, ...]:
+    """A data set as the file's table has it; what is not in it is in the sealed entry alone."""
+    facts = made.to_json()
+    return tuple(facts[name] for name in _DATASET_COLUMNS)
 
 
 def _is_seal(value: object) -> bool:

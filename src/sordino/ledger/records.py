@@ -12,6 +12,7 @@ from typing import Any
 
 from sordino.errors import SordinoError, nearest
 from sordino.ledger.composition import Allowance, Charge, Total, charge_from_json, restated
+from sordino.ledger.identity import Identity
 
 RESERVED, RUNNING, SPENT, RELEASED, CANCELLED = (
     "reserved",
@@ -38,6 +39,7 @@ class Dataset:
 
     Attributes:
       fingerprint: keyed digest of the data; from `add_dataset`, or from the first run.
+      rows: how many rows it has, where that was stated; a run on fewer is not a run on it.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Dataset:
     adjacency: str
     unit: str
     fingerprint: str | None = None
+    rows: int | None = None
 
     def describe(self) -> str:
         return f"{self.allowance.describe()}, {self.adjacency}, per {self.unit}"
@@ -58,6 +61,7 @@ class Dataset:
             "adjacency": self.adjacency,
             "unit": self.unit,
             "fingerprint": self.fingerprint,
+            "rows": self.rows,
         }
 
 
@@ -70,6 +74,9 @@ class Reservation:
       guarantee: as the plan states it; `charge` is the same for the data set's adjacency.
       state: see `STATES`.
       at: when it was reserved, by this computer's clock: for people, nothing depends on it.
+      also: other fingerprints that the run's data is known by: of the rows without their labels.
+      identity: everything that decides the release, as digests that only the ledger's key can make;
+        None where the run did not say (as in sordino 0.5.0): no other run is ever the same one.
     """
 
     run: str
@@ -82,10 +89,17 @@ class Reservation:
     fingerprint: str | None
     who: str
     at: str
+    also: tuple[str, ...] = ()
+    identity: Identity | None = None
 
     @property
     def is_charged(self) -> bool:
         return self.state != CANCELLED
+
+    @property
+    def prints(self) -> frozenset[str]:
+        """Every fingerprint of its data."""
+        return frozenset(one for one in (self.fingerprint, *self.also) if one is not None)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -149,6 +163,7 @@ class Book:
                 facts["adjacency"],
                 facts["unit"],
                 facts["fingerprint"],
+                facts.get("rows"),
             )
         elif entry.what == RESERVED:
             guarantee = charge_from_json(facts["guarantee"])
@@ -164,6 +179,8 @@ class Book:
                 fingerprint=facts["fingerprint"],
                 who=entry.who,
                 at=entry.at,
+                also=tuple(facts.get("also", ())),
+                identity=facts.get("identity"),
             )
         elif entry.what in STATES:
             held = self.reservations[facts["run"]]
@@ -181,6 +198,13 @@ class Book:
             return found
         seen = (held.fingerprint for held in self.charged(name) if held.fingerprint is not None)
         return replace(found, fingerprint=next(seen, None))
+
+    def prints(self, name: str) -> frozenset[str]:
+        """The fingerprints that a data set is known by; none as long as nothing has pinned it."""
+        given = self.datasets[name].fingerprint
+        if given is not None:
+            return frozenset([given])
+        return next((held.prints for held in self.charged(name) if held.prints), frozenset())
 
     def reservation(self, run: str) -> Reservation:
         if run not in self.reservations:

@@ -15,6 +15,7 @@ from sordino.ledger.composition import (
     restated,
     what_fits,
 )
+from sordino.ledger.identity import Identity, changes
 from sordino.ledger.records import Book, Reservation
 from sordino.privacy.guarantee import rounded_up
 
@@ -25,12 +26,15 @@ class Chargeable(Protocol):
     @property
     def guarantee(self) -> Charge: ...
 
+    def verify(self) -> None:
+        """Raise a `SordinoError` unless the run as planned gives `guarantee`."""
+
     def to_json(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
 class Request:
-    """A run that asks for its share."""
+    """A run that asks for its share; see `Ledger.reserve`."""
 
     run: str
     dataset: str
@@ -38,11 +42,14 @@ class Request:
     plan_hash: str
     guarantee: Charge
     fingerprint: str | None
+    also: tuple[str, ...] = ()
+    rows: int | None = None
+    pins: bool = True
+    identity: Identity | None = None
 
     @classmethod
-    def of(
-        cls, dataset: str, plan: Chargeable, text: str, *, run: str, fingerprint: str | None
-    ) -> Request:
+    def of(cls, dataset: str, plan: Chargeable, text: str, *, run: str, **about: Any) -> Request:
+        plan.verify()
         recipe = str(getattr(plan, "recipe", type(plan).__name__))
         if not plan.guarantee.is_private:
             raise SordinoError(
@@ -50,10 +57,10 @@ class Request:
                 "data, without a ledger"
             )
         digest = hashlib.sha256(text.encode()).hexdigest()
-        return cls(run, dataset, recipe, digest, plan.guarantee, fingerprint)
+        return cls(run, dataset, recipe, digest, plan.guarantee, **about)
 
     def facts(self) -> dict[str, Any]:
-        return {
+        facts: dict[str, Any] = {
             "run": self.run,
             "dataset": self.dataset,
             "recipe": self.recipe,
@@ -61,9 +68,19 @@ class Request:
             "guarantee": self.guarantee.to_json(),
             "fingerprint": self.fingerprint,
         }
+        # Absent in the entries of sordino 0.5.0, which had neither.
+        if self.also:
+            facts["also"] = list(self.also)
+        if self.identity is not None:
+            facts["identity"] = dict(self.identity)
+        return facts
+
+    @property
+    def prints(self) -> frozenset[str]:
+        return frozenset(one for one in (self.fingerprint, *self.also) if one is not None)
 
     def held(self, book: Book) -> Reservation | None:
-        """The reservation that this run has already; an error if it is another run's."""
+        """The reservation that this very run has already; an error if it is another run's."""
         held = book.reservations.get(self.run)
         if held is None or not held.is_charged:
             return None
@@ -78,16 +95,40 @@ class Request:
                 f"run {self.run!r} is reserved for another plan ({held.plan_hash[:12]}, not "
                 f"{self.plan_hash[:12]}); another plan is another run with an identity of its own"
             )
-        if held.fingerprint != self.fingerprint:
+        if held.prints != self.prints and not held.prints & self.prints:
             raise other_data(self.dataset)
+        if held.identity is None or self.identity is None:
+            raise SordinoError(
+                f"run {self.run!r} is reserved already, without a record of everything that decides its "
+                "release, so that this cannot be known to be the same run: finish it with the version "
+                "that began it, or take a new key"
+            )
+        if changed := changes(held.identity, self.identity):
+            raise SordinoError(
+                f"run {self.run!r} is reserved with other inputs ({'; '.join(changed)}), and its noise "
+                "must not be used twice: run it with those it was reserved for, or take a new key"
+            )
         return held
 
     def fits(self, book: Book) -> bool:
         """Whether everything reserved and this run together are within the budget."""
         owner = book.dataset(self.dataset)
+        if owner.rows is not None and self.rows not in (None, owner.rows):
+            raise SordinoError(
+                f"the ledger knows {self.dataset!r} as {owner.rows:,} rows, and these are "
+                f"{self.rows:,}: a part of a data set, such as a fold, is not the data set"
+            )
         # Who sees the data only piece by piece has no fingerprint, and goes by the name alone.
-        if self.fingerprint is not None and owner.fingerprint not in (None, self.fingerprint):
-            raise other_data(self.dataset)
+        if self.prints:
+            known = book.prints(self.dataset)
+            if known and not known & self.prints:
+                raise other_data(self.dataset)
+            if not known and owner.rows is None and not self.pins:
+                raise SordinoError(
+                    f"the first run on {self.dataset!r} decides which rows the ledger knows by that "
+                    "name, so say how many there are: with examples=, or with rows= when the data set "
+                    "is added"
+                )
         charge = restated(self.guarantee, owner.adjacency, owner.unit)
         charges = [one.charge for one in book.charged(self.dataset)]
         return Total.of([*charges, charge]).within(owner.allowance)

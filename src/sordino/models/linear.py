@@ -18,10 +18,12 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from sordino.engine.charging import Source
 from sordino.engine.compilation import use_compilation_cache
 from sordino.engine.train import train
 from sordino.errors import PrivacyWarning, SordinoError, require_count
 from sordino.losses import LinearLoss
+from sordino.models.charges import refuse_folds, source_of
 from sordino.models.columns import is_table, public_bounds, table_schema
 from sordino.models.defaults import (
     AVERAGE,
@@ -43,6 +45,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
 
     def _describe(self, X: Any, y: Any) -> tuple[Any, RowPreparation, list[str]]:
         """`X` checked, how its rows are prepared, and what was taken from the data for it."""
+        refuse_folds(self.ledger)
         undeclared: list[str] = []
         if y is None:
             raise SordinoError(
@@ -113,9 +116,9 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             **{name: value for name, value in options.items() if name in recipe.option_names()},
         )
 
-    def _identified_by(self, X: Any) -> Any:
-        """What a ledger knows the data by: the rows as given, whatever is predicted from them."""
-        return X
+    def _source(self, X: Any, y: Any) -> Source:
+        """What a ledger knows the data by."""
+        return source_of(X, y, rows=_num_samples(X), stated=self.examples is not None)
 
     def _train(
         self,
@@ -160,7 +163,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             checkpoint=self.checkpoint,
             ledger=self.ledger,
             dataset=self.dataset,
-            identified_by=self._identified_by(X),
+            identified_by=self._source(X, y) if self.ledger is not None else None,
         )
         self._preparation = prepare
         self.schema_ = prepare.schema

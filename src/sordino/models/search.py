@@ -36,7 +36,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_consistent_length, check_is_fitted
 
-from sordino.engine.charging import Account
+from sordino.engine.charging import Account, Source
 from sordino.engine.keys import RunKey
 from sordino.errors import (
     PrivacyWarning,
@@ -46,6 +46,7 @@ from sordino.errors import (
     require_fraction,
     require_positive,
 )
+from sordino.models.charges import refuse_folds, source_of
 from sordino.models.linear import DELTA_TIMES_ROWS, _seed
 from sordino.privacy.gdp import epsilon_from_mu, mu_from_epsilon_delta
 from sordino.privacy.guarantee import Guarantee
@@ -92,6 +93,20 @@ class SearchPlan:
     holdout: int = 0
 
     recipe = "search"
+
+    def verify(self) -> None:
+        """Refuse a search whose trials cost more than the guarantee that it states."""
+        stated = self.guarantee
+        if isinstance(stated, SelectionGuarantee):
+            kept = self.trial_mu <= stated.base_mu and self.n_trials == stated.law.mean
+        else:
+            runs = int(self.n_trials)
+            kept = runs == self.n_trials and not stated.is_amplified
+            kept = kept and self.trial_mu <= composed_mu(stated.gaussian_mu, runs)
+        if not kept:
+            raise SordinoError(
+                "this search states a guarantee that its trials do not give; plan the search again"
+            )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -200,6 +215,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         score trials on, else a private holdout is used."""
         if y is None:
             raise SordinoError("PrivateSearch requires y to be passed, but the target y is None")
+        refuse_folds(self.ledger)
         check_consistent_length(X, y)
         rows = _num_samples(X)
         seed = _seed(self.random_state)
@@ -209,7 +225,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         plan = self._plan(rows, held)
         # Everything that is random about the trials is drawn before a record is looked at.
         candidates = self._candidates(plan, draw)
-        account = Account.of(self.ledger, self.dataset, self._identified_by(X, y))
+        account = Account.of(self.ledger, self.dataset, self._source(X, y))
         score: _PublicScore | _NoisyScore
         if public is not None:
             score = _PublicScore.of(public, check_scoring(self.estimator, scoring=self.scoring))
@@ -222,7 +238,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             X, y = _safe_indexing(X, kept), np.asarray(y)[kept]
         if account is not None:
             # A ledger's run is named by the key of its noise; this key draws the noise on scores.
-            account.charge(plan, key.identity)
+            # All that decides a search cannot be said, so no other one is ever taken for the same.
+            account.charge(plan, key.identity, None)
         best: tuple[float, Any, Mapping[str, Any]] | None = None
         trials = []
         with _said_once():
@@ -385,15 +402,15 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             model.set_params(random_state=int(seeds.integers(2**31)))
         return model
 
-    def _identified_by(self, X: Any, y: Any) -> Any:
+    def _source(self, X: Any, y: Any) -> Source | None:
         """What a ledger knows the data by: the same as if the estimator were fitted by itself."""
         if self.ledger is None:
             return None
         own = clone(self.estimator)
-        if not hasattr(own, "_describe"):
-            return X
-        checked, _, _ = own._describe(X, y)
-        return own._identified_by(checked)
+        stated = own.get_params().get("examples") is not None
+        if hasattr(own, "_describe"):
+            X, _, _ = own._describe(X, y)
+        return source_of(X, y, rows=_num_samples(X), stated=stated)
 
     @property
     def classes_(self) -> NDArray[Any]:

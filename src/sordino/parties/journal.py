@@ -174,6 +174,11 @@ class Journal:
         """What this party's batches come from."""
         return RunKey(self._seal.secret)
 
+    @property
+    def fingerprint(self) -> str:
+        """Keyed digest of what the journal is held to: the party's data, model and code."""
+        return self._seal.fingerprint
+
     def bind(self, *parts: bytes) -> None:
         """Hold the journal to its data, model and code; an error if it was begun with others.
 

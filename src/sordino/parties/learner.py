@@ -67,6 +67,7 @@ class Learner:
         regularizer: Callable[[Any], jax.Array] | None = None,
         microbatch_size: int | None = None,
     ) -> None:
+        terms.verify()
         plan = terms.plan
         data = as_records(data if isinstance(data, tuple) else (data,))
         if (count := row_count(data)) != terms.examples[place]:

@@ -178,6 +178,10 @@ class Terms:
             is_zcdp=stated.is_zcdp and not from_tables(self.assumption),
         )
 
+    def verify(self) -> None:
+        """Refuse terms whose plan does not give the guarantee that it states."""
+        self.plan.verify()
+
     def statement(self) -> str:
         """The guarantee, and on whose behaviour it rests, in sentences."""
         return f"{self.guarantee.sentence()} {assumption_sentence(self.assumption)}"

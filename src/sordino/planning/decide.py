@@ -148,12 +148,15 @@ def plan(
         **setting,
     )
     if kind == GAUSSIAN:
+        made._remember()
         return made
     made = replace(made, lattice=fitted_lattice(made, lattice_steps))
     if calibrated is not None:
         # More noise than before is further from the lattice's step, so the distance only shrinks.
         made = replace(made, noise=calibrated(distance=made.distance()))
-    return replace(made, guarantee=stating(noise=made.noise, distance=made.distance()))
+    made = replace(made, guarantee=stating(noise=made.noise, distance=made.distance()))
+    made._remember()
+    return made
 
 
 def _mechanism(

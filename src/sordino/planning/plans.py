@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,22 @@ from sordino.updates.settings import UpdateSettings
 
 FORMAT = "sordino-plan"
 FORMAT_VERSION = 2
+# What decides whether a plan gives what it states: every field but the post-processing.
+_DECISIVE = (
+    "recipe",
+    "population",
+    "contribution",
+    "noise",
+    "mechanism",
+    "schedule",
+    "guarantee",
+    "epsilon",
+    "delta",
+    "lattice",
+)
+_STATED = tuple(name for name in _DECISIVE if name != "lattice")  # as `to_json` names them
+# Digests of what was found to be true in this process, so that it is computed once.
+_VERIFIED: set[str] = set()
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +188,47 @@ class Plan:
 
         An update is post-processing, so nothing about privacy is decided anew.
         """
-        return replace(self, update=replace(self.update, **changes))
+        made = replace(self, update=replace(self.update, **changes))
+        if "_verified" in self.__dict__:
+            made.__dict__["_verified"] = self.__dict__["_verified"]
+        return made
+
+    def restated(self) -> Plan:
+        """The same run with the guarantee that its fields give: for a plan that was edited.
+
+        It is made for no budget: `epsilon` is None.
+        """
+        made = replace(self, guarantee=self._found_guarantee(), epsilon=None)
+        made.verify()
+        return made
+
+    def verify(self) -> None:
+        """Refuse a plan that does not give the guarantee that it states.
+
+        Whoever runs a plan or pays for one calls this before the first record is read. A plan that
+        `sordino.plan` made, or that was verified before, costs microseconds.
+        """
+        decisive = tuple(getattr(self, name) for name in _DECISIVE)
+        known = self.__dict__.get("_verified")
+        if known is not None and all(a is b for a, b in zip(known, decisive, strict=True)):
+            return
+        content = self.to_json()
+        text = json.dumps({name: content[name] for name in _STATED}, sort_keys=True)
+        digest = hashlib.sha256(f"{self.lattice}/{text}".encode()).hexdigest()
+        if digest not in _VERIFIED:
+            self._check()
+            _VERIFIED.add(digest)
+        self._remember()
+
+    def _remember(self) -> None:
+        """This plan is known to give what it states, as long as its fields are these very objects."""
+        for part in (self.mechanism, self.schedule, self.contribution):
+            _make_read_only(part)
+        self.__dict__["_verified"] = tuple(getattr(self, name) for name in _DECISIVE)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was verified here is verified again elsewhere: a copy may be edited on the way.
+        return {name: value for name, value in self.__dict__.items() if name != "_verified"}
 
     def state_bytes(self, parameters: int) -> int:
         """Memory of the noise state for a model of this many parameters."""
@@ -235,16 +291,28 @@ class Plan:
             delta=_field(data, "delta", _optional(partial(require_fraction, "delta"))),
             lattice=_lattice_from_json(data),
         )
-        if plan.mechanism.steps != plan.population.steps:
+        plan._check()
+        plan._remember()
+        return plan
+
+    def _check(self) -> None:
+        """What `verify` promises, computed."""
+        spec = recipe_named(self.recipe)
+        if self.mechanism.steps != self.population.steps:
             raise SordinoError("this plan is damaged: its strategy has another number of steps")
-        if plan.lattice is not None and (
-            not is_on_lattice(plan.mechanism) or without_lattice(spec, plan.contribution)
+        if self.lattice is not None and (
+            not is_on_lattice(self.mechanism) or without_lattice(spec, self.contribution)
         ):
             raise SordinoError("this plan is damaged: its noise is on no lattice")
-        if isinstance(plan.schedule, AdaptiveBudget) != (spec.schedule == AdaptiveBudget.kind):
+        if isinstance(self.schedule, AdaptiveBudget) != (spec.schedule == AdaptiveBudget.kind):
             raise SordinoError("this plan is damaged: its recipe has another kind of schedule")
+        if spec.private != (self.noise > 0):
+            raise SordinoError(
+                f"this plan is damaged: {spec.name} is "
+                + ("private and must add noise" if spec.private else "not private and adds no noise")
+            )
         try:
-            keeps_its_word = plan._keeps_its_word()
+            keeps_its_word = self._keeps_its_word()
         except SordinoError:
             raise
         except DAMAGE:
@@ -257,12 +325,11 @@ class Plan:
                 "this plan states a guarantee that its noise does not give; it was changed by hand "
                 "or written by another version: make the plan again"
             )
-        return plan
 
-    def _keeps_its_word(self) -> bool:
-        """Whether the stated guarantee, and the budget it was made for, follow from the noise."""
+    def _found_guarantee(self) -> Guarantee:
+        """The guarantee that the fields give, for what the stated one is about."""
         stated = self.guarantee
-        found = guarantee_of(
+        return guarantee_of(
             noise=self.noise,
             population=self.population,
             mechanism=self.mechanism,
@@ -273,6 +340,10 @@ class Plan:
             delta_hint=stated.delta_hint,
             distance=self.distance(),
         )
+
+    def _keeps_its_word(self) -> bool:
+        """Whether the stated guarantee, and the budget it was made for, follow from the noise."""
+        stated, found = self.guarantee, self._found_guarantee()
         # Another processor's linear algebra may differ in the last bits; the noise has a margin
         # of 1e-6 over what the guarantee needs.
         same_mu = math.isclose(found.gaussian_mu, stated.gaussian_mu, rel_tol=1e-9)
@@ -372,6 +443,20 @@ class Plan:
         if path is not None:
             figure.savefig(path)
         return figure
+
+
+def _make_read_only(part: Any) -> None:
+    """No array inside a part of a plan can be edited in place."""
+    if isinstance(part, np.ndarray):
+        part.flags.writeable = False
+    elif isinstance(part, tuple | list):
+        for one in part:
+            if isinstance(one, float | int | str):
+                return  # numbers of a schedule: long, and no arrays among them
+            _make_read_only(one)
+    elif is_dataclass(part):
+        for value in vars(part).values():
+            _make_read_only(value)
 
 
 def _field(data: dict[str, Any], name: str, read: Callable[[Any], Any]) -> Any:

@@ -27,7 +27,7 @@ import numpy as np
 
 from sordino._files import write_atomically
 from sordino._version import code_digest
-from sordino.engine.charging import Account
+from sordino.engine.charging import Account, Source
 from sordino.errors import SordinoError
 from sordino.keystore import KeyStore
 from sordino.ledger import Ledger
@@ -175,7 +175,9 @@ class PartySite:
         """
         consortium, model = self.consortium, self.model
         place = consortium.place(self.name)
-        account = Account.of(ledger, dataset, data if known_by is None else known_by)
+        consortium.terms.verify()
+        known = Source(data if known_by is None else known_by, rows=consortium.terms.examples[place])
+        account = Account.of(ledger, dataset, known)
         journal = self.journal(store)
         try:
             learner = Learner(
@@ -195,7 +197,8 @@ class PartySite:
                 "start": learner.digest(),
                 "source": source,
             }
-            run = journal.key.identity
+            # What the journal is held to is everything that decides this party's part of the sums.
+            run, identity = journal.key.identity, {"party": journal.fingerprint}
             if account is not None and run not in {r.run for r in account.ledger.reservations()}:
                 # Before the others have come in vain; charged is it when they are here.
                 account.ledger.check(account.dataset, consortium.terms)
@@ -213,7 +216,7 @@ class PartySite:
             ) -> NoisedSum:
                 if account is not None:
                     try:
-                        account.charge(consortium.terms, run)
+                        account.charge(consortium.terms, run, identity)
                     except SordinoError:
                         # What its ledger says of its data sets is not for the others.
                         star.give_up("its own budget does not pay for this run")
@@ -245,7 +248,7 @@ class PartySite:
                 if learner.finished:
                     write_atomically(self.folder / MODEL, self.saved(learner.params))
                     if account is not None:
-                        account.charge(consortium.terms, run)
+                        account.charge(consortium.terms, run, identity)
                         account.close(run)
         finally:
             journal.close()
