@@ -222,13 +222,20 @@ class Plan:
 
     def _remember(self) -> None:
         """This plan is known to give what it states, as long as its fields are these very objects."""
+        self._make_read_only()
+        self.__dict__["_verified"] = tuple(getattr(self, name) for name in _DECISIVE)
+
+    def _make_read_only(self) -> None:
         for part in (self.mechanism, self.schedule, self.contribution):
             _make_read_only(part)
-        self.__dict__["_verified"] = tuple(getattr(self, name) for name in _DECISIVE)
 
     def __getstate__(self) -> dict[str, Any]:
         # What was verified here is verified again elsewhere: a copy may be edited on the way.
         return {name: value for name, value in self.__dict__.items() if name != "_verified"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._make_read_only()  # copies of arrays can be written to
 
     def state_bytes(self, parameters: int) -> int:
         """Memory of the noise state for a model of this many parameters."""
