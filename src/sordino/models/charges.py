@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any
 
 from sordino.engine.charging import Source
 from sordino.errors import SordinoError
 
-# Where scikit-learn fits estimators on parts of the data that it was given.
-_SPLITTING = ("sklearn.model_selection._validation", "sklearn.model_selection._search")
-_FITS_PARTS = "_fit_and_score"
+# What functions of scikit-learn that split data call the two parts of it, and the splitter.
+_PARTS = ({"train", "test"}, {"train_idx", "val_idx"})
+_SPLITTERS = ("cv", "cv_orig")
 
 
 def source_of(X: Any, y: Any, *, rows: int, stated: bool) -> Source:
@@ -32,13 +33,23 @@ def refuse_folds(ledger: Any) -> None:
     """
     if ledger is None:
         return
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
-        if module.startswith("sklearn.") and (module in _SPLITTING or _FITS_PARTS in name):
+        if _splits(frame):
             raise SordinoError(
                 "a cross-validation fits parts of the data, and a ledger keeps the budget of all of it: "
                 "give the ledger to sordino.PrivateSearch, which is charged once for the whole search, "
                 "or cross-validate on public data without a ledger"
             )
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
+
+
+def _splits(frame: FrameType) -> bool:
+    """Whether this is a function of scikit-learn that fits on parts of the data it was given."""
+    if not str(frame.f_globals.get("__name__", "")).startswith("sklearn."):
+        return False
+    known = frame.f_locals
+    return any(parts <= known.keys() for parts in _PARTS) or any(
+        hasattr(known.get(name), "split") and not isinstance(known[name], str)
+        for name in _SPLITTERS
+    )

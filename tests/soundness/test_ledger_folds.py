@@ -1,0 +1,169 @@
+"""A fold never becomes the data set that a ledger knows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.feature_selection import RFECV
+from sklearn.model_selection import (
+    FixedThresholdClassifier,
+    GridSearchCV,
+    KFold,
+    TunedThresholdClassifierCV,
+    cross_val_predict,
+    cross_val_score,
+    cross_validate,
+    learning_curve,
+)
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from typer.testing import CliRunner
+
+import sordino
+from sordino.cli.main import app
+from sordino.errors import SordinoError
+from sordino.ledger import Ledger
+from sordino.losses import Logistic
+
+N, D, FOLDS = 120, 3, 3
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-1, 1, (N, D))
+Y = (X[:, 0] > 0).astype(int)
+FOLD = N - N // FOLDS
+
+pytestmark = pytest.mark.filterwarnings("ignore::sordino.errors.PrivacyWarning")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    made = Ledger.create(tmp_path / "team.ledger")
+    made.add_dataset("people", epsilon=5.0, delta=1e-5)
+    return made
+
+
+def model(ledger: Ledger | None, examples: int | None) -> Any:
+    return sordino.PrivateClassifier(
+        epsilon=1.0,
+        delta=1e-5,
+        classes=[0, 1],
+        feature_bounds=(-1, 1),
+        examples=examples,
+        epochs=1,
+        ledger=ledger,
+        dataset=None if ledger is None else "people",
+    )
+
+
+def in_pipeline(made: Any) -> Any:
+    return cross_validate(
+        make_pipeline(FunctionTransformer(), made), X, Y, cv=FOLDS, error_score="raise"
+    )
+
+
+SPLITTING: dict[str, Callable[[Any], Any]] = {
+    "cross_validate": lambda made: cross_validate(made, X, Y, cv=FOLDS, error_score="raise"),
+    "quiet errors": lambda made: cross_val_score(made, X, Y, cv=FOLDS),
+    "cross_val_predict": lambda made: cross_val_predict(made, X, Y, cv=FOLDS),
+    "grid": lambda made: GridSearchCV(made, {"clip": [1.0, 2.0]}, cv=FOLDS).fit(X, Y),
+    "pipeline": in_pipeline,
+    "learning_curve": lambda made: learning_curve(
+        made, X, Y, cv=FOLDS, train_sizes=[0.5, 1.0], error_score="raise"
+    ),
+    "threshold": lambda made: TunedThresholdClassifierCV(made, cv=FOLDS).fit(X, Y),
+    "features": lambda made: RFECV(made, cv=FOLDS).fit(X, Y),
+}
+
+
+@pytest.mark.parametrize("examples", [N, FOLD, None])
+@pytest.mark.parametrize("how", SPLITTING)
+def test_a_fold_is_refused_before_anything_is_charged(
+    ledger: Ledger, how: str, examples: int | None
+) -> None:
+    """r: fold 1 was charged and became the data set; fold 2 and the real fit were refused for ever."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(ValueError, match=r"PrivateSearch|examples|rows"):
+            SPLITTING[how](model(ledger, examples))
+    assert ledger.reservations() == ()
+    model(ledger, N).fit(X, Y)
+    assert len(ledger.reservations()) == 1
+
+
+def test_the_way_that_works_is_named(ledger: Ledger) -> None:
+    """r: the refusal says what to do instead, and that works and is charged once."""
+    with pytest.raises(SordinoError, match=r"give the ledger to sordino\.PrivateSearch"):
+        cross_validate(model(ledger, N), X, Y, cv=FOLDS, error_score="raise")
+    search = sordino.PrivateSearch(
+        model(None, N),
+        {"clip": [1.0, 2.0]},
+        epsilon=2.0,
+        delta=1e-5,
+        n_trials=2,
+        ledger=ledger,
+        dataset="people",
+    )
+    with pytest.raises(SordinoError, match="cross-validation"):
+        cross_validate(search, X, Y, cv=FOLDS, error_score="raise")
+    assert ledger.reservations() == ()
+    search.fit(X, Y, public=(X[:20], Y[:20]))
+    assert len(ledger.reservations()) == 1
+
+
+@pytest.mark.parametrize("examples", [N, None])
+def test_a_loop_of_ones_own(ledger: Ledger, examples: int | None) -> None:
+    """r: nobody's call stack tells of folds in a loop of one's own; their number of rows does."""
+    part, _ = next(KFold(FOLDS).split(X))
+    with pytest.raises(SordinoError, match="examples"):
+        clone(model(ledger, examples)).fit(X[part], Y[part])
+    search = sordino.PrivateSearch(
+        model(None, examples), {"clip": [1.0]}, delta=1e-5, ledger=ledger, dataset="people"
+    )
+    with pytest.raises(SordinoError, match="examples"):
+        search.fit(X[part], Y[part], public=(X[:20], Y[:20]))
+    assert ledger.reservations() == ()
+    # Once the data set is known, its rows are what tells.
+    model(ledger, N).fit(X, Y)
+    model(ledger, None).fit(X, Y)
+    with pytest.raises(SordinoError, match="other data"):
+        model(ledger, None).fit(X[part], Y[part])
+    assert len(ledger.reservations()) == 2
+
+
+def test_the_number_of_rows_is_kept_with_the_budget(tmp_path: Path) -> None:
+    """r: where the ledger says how many rows a data set has, no part of it is taken for it."""
+    path = tmp_path / "team.ledger"
+    run = CliRunner()
+    for arguments in (
+        ["init"],
+        ["add", "people", "--epsilon", "5", "--delta", "1e-5", "--rows", str(N)],
+    ):
+        said = run.invoke(app, ["ledger", *arguments, "--ledger", str(path)])
+        assert said.exit_code == 0, said.output
+    ledger = Ledger.open(path)
+    assert ledger.dataset("people").rows == N
+    with pytest.raises(SordinoError, match=f"as {N} rows, and these are {FOLD}"):
+        model(ledger, FOLD).fit(X[:FOLD], Y[:FOLD])
+    plan = sordino.plan("dp-gd", examples=FOLD, steps=2, epsilon=1.0, delta=1e-5)
+    data = X[:FOLD].astype(np.float32), Y[:FOLD].astype(np.int32)
+    with pytest.raises(SordinoError, match="a part of a data set"):
+        sordino.train(
+            plan, Logistic(), np.zeros(D, np.float32), data, ledger=ledger, dataset="people"
+        )
+    assert ledger.reservations() == ()
+    model(ledger, None).fit(X, Y)  # as many as the ledger says: all of them
+    ledger.verify()
+    with pytest.raises(SordinoError, match="rows"):
+        ledger.add_dataset("nothing", epsilon=1.0, delta=1e-5, rows=0)
+
+
+def test_fits_on_all_rows_are_not_taken_for_folds(ledger: Ledger) -> None:
+    """r: what scikit-learn fits on everything may be charged."""
+    FixedThresholdClassifier(model(ledger, N), threshold=0.4).fit(X, Y)
+    make_pipeline(FunctionTransformer(), model(ledger, N)).fit(X, Y)
+    assert len(ledger.reservations()) == 2
