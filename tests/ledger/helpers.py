@@ -9,7 +9,6 @@ from sordino.ledger.composition import Charge
 from sordino.privacy.amplification import SampledGaussian
 from sordino.privacy.guarantee import Guarantee
 
-
 # Everything that decides a release, as a run tells it.
 WHOLE_RUN = {"plan": "0f", "data": "1e", "start": "2d", "program": "3c"}
 

@@ -29,9 +29,7 @@ def race(path: str, name: int, attempts: int, send: int) -> None:
         mu = 0.05 if shared else draw.uniform(0.01, 0.1)
         run = f"shared-{number % 10}" if shared else f"{name}-{number}"
         try:
-            ledger.reserve(
-                "people", gaussian(mu), run=run, fingerprint="f", identity=WHOLE_RUN
-            )
+            ledger.reserve("people", gaussian(mu), run=run, fingerprint="f", identity=WHOLE_RUN)
         except BudgetExceeded:
             refused += 1
             continue

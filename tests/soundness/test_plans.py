@@ -53,9 +53,7 @@ def quieter(plan: Plan) -> Plan:
 
 
 def longer(plan: Plan) -> Plan:
-    return dataclasses.replace(
-        plan, population=dataclasses.replace(plan.population, steps=100)
-    )
+    return dataclasses.replace(plan, population=dataclasses.replace(plan.population, steps=100))
 
 
 def longer_throughout(plan: Plan) -> Plan:
@@ -96,9 +94,7 @@ def test_a_session_refuses_an_edited_plan(edit: Callable[[Plan], Plan]) -> None:
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_the_ledger_refuses_an_edited_plan(
-    edit: Callable[[Plan], Plan], tmp_path: Path
-) -> None:
+def test_the_ledger_refuses_an_edited_plan(edit: Callable[[Plan], Plan], tmp_path: Path) -> None:
     """S5: the ledger charged what the plan stated, not what it cost."""
     ledger = Ledger.create(tmp_path / "a.ledger")
     ledger.add_dataset("people", epsilon=1.0, delta=1e-5)

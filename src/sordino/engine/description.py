@@ -56,8 +56,9 @@ def check_same(found: Identity, wanted: Identity, where: str) -> None:
     """Refuse to go on where anything that the releases depend on has changed."""
     if changed := changes(found, wanted):
         raise PlanMismatchError(
-            f"{where} was made with other inputs ({'; '.join(changed)}), and its noise must not be used twice: "
-            "go on with what it was made with, or remove it to start anew at the cost of another run"
+            f"{where} was made with other inputs ({'; '.join(changed)}), and its noise must not be "
+            "used twice: go on with what it was made with, or remove it to start anew at the cost of "
+            "another run"
         )
 
 

@@ -9,9 +9,9 @@ r"""The budget of each data set, and who spent what of it: one file that several
 
 A reservation is charged from the moment it is made, whatever becomes of the run. The same run again is
 the same release and free; it is the same if everything that decides its release is (`identity`), and a run
-that cannot say so never is. The only way back is `cancel`, for a run that never started: `start` is a transaction of its own before any record is read, so a reservation that is
-still "reserved" inside a write transaction belongs to a run that has read nothing and, once cancelled,
-can no longer start.
+that cannot say so never is. The only way back is `cancel`, for a run that never started: `start` is a
+transaction of its own before any record is read, so a reservation that is still "reserved" inside a write
+transaction belongs to a run that has read nothing and, once cancelled, can no longer start.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         with the same data and settings.
     ledger, dataset : path or Ledger, and str, optional
         The ledger that keeps the data set's budget, and the data set's name in it: `fit` is charged
-        before it starts, and refused where the budget does not pay for it.
+        before it starts, and refused where the budget does not pay for it. The first run on a data
+        set needs `examples` too, and no fit of a cross-validation is charged: use `PrivateSearch`.
     verbose : int
         Whether to show a progress bar.
 

@@ -316,7 +316,11 @@ class Plan:
         if spec.private != (self.noise > 0):
             raise SordinoError(
                 f"this plan is damaged: {spec.name} is "
-                + ("private and must add noise" if spec.private else "not private and adds no noise")
+                + (
+                    "private and must add noise"
+                    if spec.private
+                    else "not private and adds no noise"
+                )
             )
         try:
             keeps_its_word = self._keeps_its_word()

@@ -25,7 +25,8 @@ from sordino.privacy.gdp import delta_from_mu, epsilon_from_mu
 
 ADJACENCIES = {
     "zero-out": "replacing one {unit}'s contributions by zero",
-    "add-remove": "adding or removing one {unit}",
+    # What it adds to the sums: the number of units is public, and a plan runs on that number only.
+    "add-remove": "adding or removing one {unit}'s contributions",
     "replace-one": "replacing one {unit} by any other",
 }
 UNITS = ("example", "user", "client")

@@ -176,7 +176,9 @@ class PartySite:
         consortium, model = self.consortium, self.model
         place = consortium.place(self.name)
         consortium.terms.verify()
-        known = Source(data if known_by is None else known_by, rows=consortium.terms.examples[place])
+        known = Source(
+            data if known_by is None else known_by, rows=consortium.terms.examples[place]
+        )
         account = Account.of(ledger, dataset, known)
         journal = self.journal(store)
         try:
