@@ -183,7 +183,7 @@ def checkpoints() -> Iterator[bytes]:
             path = Path(folder) / "checkpoint"
             released = Checkpoint(
                 run=key.identity,
-                description={"plan": "0" * 64, "data": "1" * 64},
+                identity={"plan": "0" * 64, "data": "1" * 64},
                 step=3,
                 steps=8,
                 arrays=tuple(np.asarray(array) for array in arrays),
