@@ -98,18 +98,20 @@ def test_half_precision_models_are_summed_in_float32(
     assert witness.met.types == {"float32"}
 
 
-def test_sums_of_many_rows_keep_the_bound(witness: Witness) -> None:
+@pytest.mark.parametrize(("n", "tries"), [(1_000, 25), (100_003, 3)])
+def test_sums_of_many_rows_keep_the_bound(witness: Witness, n: int, tries: int) -> None:
     """k: float32 sums were off by 6e-5 of a clip at 1,000 rows, and by 2 clips at 16 million."""
-    for n in (1_000, 100_003):
-        X = np.full((n, 2), 0.7123456, np.float32)
-        X[:, 1] += np.linspace(0, 1e-3, n)
+    plan, start = one_step(n), np.full(2, 9, np.float32)
+    rng, found = np.random.default_rng(0), []
+    for _ in range(tries):
+        X = np.ones((n, 2), np.float32) * rng.uniform(1, 2, (1, 2)).astype(np.float32)
+        X += rng.uniform(0, 1e-3, (n, 2)).astype(np.float32)
         other = X.copy()
-        other[n // 3] = 0
+        other[rng.integers(n)] = 0
         y = np.zeros(n)
-        found = ratio(
-            witness, one_step(n), Logistic(), np.full(2, 9, np.float32), (X, y), (other, y)
-        )
-        assert 0.99 < found <= 1
+        found.append(ratio(witness, plan, Logistic(), start, (X, y), (other, y)))
+    assert min(found) > 0.99
+    assert max(found) <= 1
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,11 @@ def _updated(
     t = inputs.step
     info = StepInfo(t, constants.steps, inputs.learning_rate, inputs.keep, constants.chosen)
     memory = program.stream.remember(memory, params, t)
-    params, update_state = program.update.step(params, update_state, estimate, info)
+    moved = program.update.step(params, update_state, estimate, info)
+    # Coefficients are float32; states of a half-precision model stay in its own type.
+    params, update_state = jax.tree.map(
+        lambda new, old: new.astype(old.dtype), moved, (params, update_state)
+    )
     return params, memory, update_state
 
 
