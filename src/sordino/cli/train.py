@@ -89,7 +89,6 @@ def train(
     charged = check_account(ledger, dataset, file)
 
     from sordino.datasets import read_table
-    from sordino.engine.compilation import use_compilation_cache
     from sordino.engine.recovery import forget
 
     with spoken_warnings() as notes:
@@ -99,7 +98,6 @@ def train(
         chosen, schema = resolve_task(task, schema)
         from sordino.cli.fitting import fit, score
 
-        use_compilation_cache()
         settings: dict[str, Any] = {
             "epsilon": epsilon,
             "delta": delta,

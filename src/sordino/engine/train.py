@@ -31,7 +31,8 @@ from sordino.errors import SordinoError
 from sordino.ledger import Ledger
 from sordino.losses import LinearLoss
 from sordino.planning import Plan
-from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.guarantee import INSECURE, Guarantee
+from sordino.privacy.units import require_one_row
 from sordino.schedules.adaptive import AdaptiveBudget
 from sordino.streams.base import Stream
 
@@ -75,11 +76,7 @@ class Result:
     def statement(self) -> str:
         """The guarantee as a sentence, with a warning where it does not hold against everyone."""
         sentence = self.guarantee.sentence()
-        if self.insecure:
-            sentence += (
-                " It does NOT hold against anyone who knows or guesses the seed of the noise."
-            )
-        return sentence
+        return f"{sentence} {INSECURE}" if self.insecure and INSECURE not in sentence else sentence
 
 
 def train(
@@ -103,6 +100,7 @@ def train(
     ledger: Ledger | str | Path | None = None,
     dataset: str | None = None,
     identified_by: Any | None = None,
+    one_row_per_person: bool = False,
 ) -> Result:
     """Train privately, as planned.
 
@@ -129,7 +127,10 @@ def train(
       ledger, dataset: the ledger (or its file) that keeps the data set's budget, and the data set's
         name in it. The plan is charged before the first step, and refused if it does not fit.
       identified_by: what the ledger knows the data set by, where `data` was made from it.
+      one_row_per_person: your statement that every user (or client) has one row of the data; a plan
+        with unit "user" or "client" is refused without it.
     """
+    require_one_row(plan.guarantee.unit, stated=one_row_per_person)
     account = Account.of(ledger, dataset, data if identified_by is None else identified_by)
     recovery = None
     if checkpoint is not None:
