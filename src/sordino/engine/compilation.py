@@ -51,6 +51,7 @@ def _enter() -> Any | None:
         from jax._src import compilation_cache as place
         from jax._src import config
         from jax._src.compilation_cache_interface import CacheInterface
+        from jax._src.lru_cache import LRUCache
 
         # Looked up here, so that a JAX without them is found out before anything is changed.
         _ = config.persistent_cache_min_compile_time_secs
@@ -60,7 +61,7 @@ def _enter() -> Any | None:
                 folder = None if _is_configured(place, config) else cache_folder("compiled")
                 if folder is None:
                     return None
-                files = place.get_file_cache(str(folder))[0]
+                files = LRUCache(str(folder), max_size=-1)
                 with place._cache_initialized_mutex:
                     place._cache, place._cache_initialized = _gated(CacheInterface, files), True
             _ENTERED += 1

@@ -103,9 +103,9 @@ def vocabulary(name: str, series: Any) -> tuple[Value, ...]:
     import pandas as pd
 
     if isinstance(series.dtype, pd.CategoricalDtype):
-        found = pd.Series(series.dtype.categories.to_numpy())
+        found = pd.Series(series.dtype.categories.to_numpy(), dtype=object)
     else:
-        found = pd.Series(series.astype(object).dropna().unique())
+        found = pd.Series(series.astype(object).dropna().unique(), dtype=object)
     if len(found) and pd.api.types.infer_dtype(found) not in _KINDS:
         raise _no_feature(name, series, found)
     values = found.tolist()

@@ -63,8 +63,8 @@ def require_one_row(
         raise SordinoError("ids of people must be text, numbers or dates") from None
     if twice:
         raise SordinoError(
-            f"some {unit} has more than one row, against one_row_per_person=True; bring the rows of "
-            f"each {unit} together into one, or use unit='example', which protects single rows"
+            f"some {unit} has more than one row, against the statement that everyone has one; bring the "
+            f"rows of each {unit} together into one, or use the unit 'example', which protects rows"
         )
 
 
