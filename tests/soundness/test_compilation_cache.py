@@ -136,6 +136,51 @@ def test_a_configured_cache_is_left_alone(tmp_path: Path) -> None:
     assert own.is_dir()
 
 
+# A model of the user's own that closes over the rows, trained by the command line.
+OWN = """
+import numpy as np, jax.numpy as jnp
+from sordino.sites.models import Model
+
+rows = np.load("rows.npy")
+
+def loss(w, x, y):
+    return (x @ w - y) ** 2 + 1e-6 * jnp.sum(jnp.tanh(jnp.asarray(rows) @ w))
+
+def load(path):
+    X = np.random.default_rng(0).normal(size=(60, 7)).astype(np.float32)
+    return X, X[:, 0]
+
+model = Model(loss, np.zeros(7, np.float32), load=load)
+"""
+COMMANDS = """
+import sys
+from sordino.cli.main import app
+new = ["federated", "init", "study", "--model", "own_study:model", "--clients", "3", "--examples", "20"]
+for command in (
+    [*new, "--rounds", "2", "--epsilon", "8", "--local"],
+    ["federated", "simulate", "study", "--data", "any.csv"],
+):
+    try:
+        app(command)
+    except SystemExit as ended:
+        assert not ended.code
+"""
+
+
+def test_the_command_line_keeps_no_program_of_a_users_model(tmp_path: Path) -> None:
+    """g: `federated simulate` with a model of one's own leaves none of the rows it closes over."""
+    rows = np.random.default_rng(3).normal(size=(ROWS, 7)).astype(np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    (tmp_path / "own_study.py").write_text(OWN)
+    (tmp_path / "any.csv").write_text("a\n1\n")
+    before = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(tmp_path), *([before] if before else [])])
+    keys = str(tmp_path / "keys")
+    found = run(tmp_path, "-c", COMMANDS, PYTHONPATH=path, SORDINO_KEYS=keys)
+    assert leaked(rows, found) == 0
+    assert (tmp_path / "study" / "simulated" / "guarantee.json").is_file()
+
+
 def test_only_threads_that_entered_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """g: the gate is by thread, nests, and closes when an error passes through it."""
     import jax
