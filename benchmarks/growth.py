@@ -262,11 +262,11 @@ PARTS = {
 
 def main(text: str) -> None:
     """Measure what the JSON says."""
-    from sordino.engine.compilation import use_compilation_cache
+    from sordino.engine.compilation import compilation_cache
 
     given = json.loads(text)
-    use_compilation_cache()
-    print(json.dumps(PARTS[given.pop("part")](**given)))
+    with compilation_cache():
+        print(json.dumps(PARTS[given.pop("part")](**given)))
 
 
 if __name__ == "__main__":

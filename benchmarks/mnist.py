@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import sordino
-from sordino.engine.compilation import use_compilation_cache
+from sordino.engine.compilation import compilation_cache
 from sordino.losses import Softmax
 
 SEEDS = 20
@@ -64,12 +64,12 @@ def load(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return images("train"), labels("train"), images("t10k"), labels("t10k")
 
 
+@compilation_cache()
 def main(order_seed: int = 20) -> list[dict[str, object]]:
     """Train 20 models per setting; print a table and return its rows."""
     root = os.environ.get("SORDINO_DATA")
     if root is None:
         sys.exit("set SORDINO_DATA to the folder that holds mnist/")
-    use_compilation_cache()
     X, y, X_test, y_test = load(Path(root) / "mnist")
     rows = []
     for name, (recipe, options) in SETTINGS.items():

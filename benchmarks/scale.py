@@ -99,14 +99,14 @@ import time
 import numpy as np
 import sordino
 from sordino.losses import Logistic
-from sordino.engine.compilation import use_compilation_cache
+from sordino.engine.compilation import compilation_cache
 sordino.plan, sordino.train
-use_compilation_cache()
 X = np.random.default_rng(0).normal(size=(32561, 124)).astype(np.float32)
 y = (X[:, 0] > 0).astype(np.float32)
 plan = sordino.plan("dp-sgd", examples=32561, batch_size=256, epochs=5, noise_multiplier=1.0, sampling="fixed")
 began = time.process_time()
-sordino.train(plan, Logistic(), np.zeros(124, np.float32), (X, y))
+with compilation_cache():
+    sordino.train(plan, Logistic(), np.zeros(124, np.float32), (X, y))
 print(time.process_time() - began)
 """
 

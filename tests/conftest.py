@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -30,6 +31,13 @@ def own_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contributions, "_KINDS", dict(contributions._KINDS))
     monkeypatch.setattr(registry, "OWN", set())
     monkeypatch.setattr(registry, "OWN_STREAMS", set())
+
+
+@pytest.fixture(autouse=True)
+def _first_fits() -> None:
+    """To each test its fits are the first of the process: a second one on the same rows is warned about."""
+    if (fits := sys.modules.get("sordino.models.fits")) is not None:
+        fits.forget_fits()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -322,9 +322,10 @@ def test_train_end_to_end(table: Path, schema: Path, tmp_path: Path) -> None:
     plan = Plan.load(folder / "plan.json")
     stated = json.loads((folder / "guarantee.json").read_text())
     assert stated["plan"] == plan.hash
-    assert stated["sentence"] == plan.guarantee.sentence()
+    assert stated["sentence"] == plan.guarantee.sentence().replace("the run", "this fit", 1)
     assert stated["notes"] == []
     assert plan.guarantee.sentence() in result.stdout
+    assert stated["sentence"] in result.stdout
     report = (folder / "report.html").read_text(encoding="utf-8")
     assert plan.hash in report
     assert "Before you rely on this" not in report

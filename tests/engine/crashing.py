@@ -64,7 +64,7 @@ def run(folder: Path, recipe: str) -> None:
 
 
 if __name__ == "__main__":
-    from sordino.engine.compilation import use_compilation_cache
+    from sordino.engine.compilation import compilation_cache
 
-    use_compilation_cache()
-    run(Path(sys.argv[1]), sys.argv[2])
+    with compilation_cache():
+        run(Path(sys.argv[1]), sys.argv[2])

@@ -81,10 +81,10 @@ def start(folder: Path, recipe: str) -> int:
         return child
     status = 1
     try:
-        from sordino.engine.compilation import use_compilation_cache
+        from sordino.engine.compilation import compilation_cache
 
-        use_compilation_cache()
-        run(folder, recipe)
+        with compilation_cache():
+            run(folder, recipe)
         status = 0
     except BaseException as error:
         print(repr(error), file=sys.stderr, flush=True)

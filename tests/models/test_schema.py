@@ -182,10 +182,10 @@ def test_inference_says_what_it_took() -> None:
     assert warning.filename == __file__
     assert "the number of rows" in text
     assert "the smallest and largest values of 'age', 'constant'" in text
-    assert "the values of 'gender'" in text
+    assert "the values of 'gender', 'kind'" in text
+    assert "the columns and what kind of values they hold" in text
     assert "the classes of the target 'rich'" in text
-    # Declared by their types, so not taken from the data.
-    assert "kind" not in text
+    # Of a boolean column nothing is taken but that it is one.
     assert "flag" not in text
     assert schema.categories == {
         "gender": ("Female", "Male", "Other"),

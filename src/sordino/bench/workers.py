@@ -102,11 +102,11 @@ def _run(piece: Cell | Trial, key: str, data: str | None, out: Path) -> None:
     from sordino.bench.machine import machine
     from sordino.bench.store import Store
     from sordino.bench.tasks import run_task, tune_task
-    from sordino.engine.compilation import use_compilation_cache
+    from sordino.engine.compilation import compilation_cache
 
-    use_compilation_cache()
-    if isinstance(piece, Trial):
-        found = {**tune_task(piece, data), "machine": machine()}
-    else:
-        found = {"cell": asdict(piece), **run_task(piece, data), "machine": machine()}
+    with compilation_cache():  # its data are published
+        if isinstance(piece, Trial):
+            found = {**tune_task(piece, data), "machine": machine()}
+        else:
+            found = {"cell": asdict(piece), **run_task(piece, data), "machine": machine()}
     Store(out).write(piece.experiment, key, found)

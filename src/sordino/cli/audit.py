@@ -79,13 +79,12 @@ def white_box(
     _check_outputs(json_file, plot_file)
     plans, skipped = _plans(recipes or [], plan_file)
     from sordino.audit.whitebox import white_box as audited
-    from sordino.engine.compilation import use_compilation_cache
+    from sordino.engine.compilation import compilation_cache
 
-    use_compilation_cache()
     # All claims together are wrongly called exceeded with probability 1 - confidence at most.
     each = 1 - (1 - confidence) / len(plans)
     results = []
-    with err().status("auditing") as status:
+    with err().status("auditing") as status, compilation_cache():
         for made in plans:
             status.update(f"auditing {made.recipe}")
             results.append(audited(made, runs=runs, confidence=each, delta=delta, seed=seed))
@@ -183,10 +182,9 @@ def one_run(
     from sordino.cli.audited_tables import KINDS, prepared
     from sordino.cli.console import show_plan
     from sordino.datasets import read_table
-    from sordino.engine.compilation import use_compilation_cache
+    from sordino.engine.compilation import compilation_cache
 
     require_choice("kind", kind, KINDS)
-    use_compilation_cache()
     frame = read_table(file)
     if charged:
         # A run like any other: the data set is known by the table, not by table and canaries.
@@ -204,7 +202,7 @@ def one_run(
     table = prepared(chosen, frame, schema, settings)
     made = table.plan(canaries)
     show_plan(made)
-    with err().status("training"):
+    with err().status("training"), compilation_cache():
         result = audited(
             made,
             table.loss,
@@ -241,12 +239,11 @@ def membership(
     from sordino.cli.audited_tables import Released
     from sordino.cli.output import MODEL, PLAN
     from sordino.datasets import read_table
-    from sordino.engine.compilation import use_compilation_cache
+    from sordino.engine.compilation import compilation_cache
     from sordino.models.saved import load_model
     from sordino.planning import Plan
     from sordino.schedules.public import PublicData
 
-    use_compilation_cache()
     released = Released(*load_model(model / MODEL))
     made = Plan.load(model / PLAN)
     inside, outside = (
@@ -257,7 +254,7 @@ def membership(
     attacks = [loss_attack(loss, weights, inside, outside)]
     if public is not None:
         rows, labels = released.rows(read_table(public), "public rows")
-        with err().status("training shadow models"):
+        with err().status("training shadow models"), compilation_cache():
             start = 0 * weights.astype("float32")
             trained = shadow_models(made, loss, start, PublicData(rows, labels), shadows)
         attacks.append(lira_attack(loss, weights, inside, outside, trained))

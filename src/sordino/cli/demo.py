@@ -29,14 +29,12 @@ def demo(
     """Train a private model on public survey data and compare it with one without privacy."""
     from sordino.cli.output import REPORT, staged_folder, write_run
     from sordino.datasets import load_demo
-    from sordino.engine.compilation import use_compilation_cache
 
     with spoken_warnings() as notes, staged_folder(out_folder, force=True) as staging:
         frame, schema = load_demo()
         from sordino.cli.fitting import CLASSIFICATION, fit, score
         from sordino.cli.train import show_folder, today
 
-        use_compilation_cache()
         train, test = split(frame)
         schema = replace(schema, examples=len(train))
         out().print(

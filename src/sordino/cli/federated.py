@@ -259,7 +259,7 @@ def simulate(
     ] = None,
 ) -> None:
     """Run server and clients in this process: to try out an agreement before deploying it."""
-    from sordino.engine.compilation import use_compilation_cache
+    from sordino.engine.compilation import compilation_cache
     from sordino.federated.agreement import Agreement
     from sordino.federated.partition import split
     from sordino.sites.folders import AGREEMENT, MODEL
@@ -295,10 +295,11 @@ def simulate(
         X, y = loaded[0]
         rows = split(X, y, count, seed=insecure_seed or 0, skew=skew)
     private = _pad_keys(folder, agreement)
-    use_compilation_cache()
+    # A model of one's own may close over data, which a compiled program would hold.
+    kept = compilation_cache(wanted=(model.description or {}).get("kind") == "table")
     evaluate = None if test_file is None else model.evaluator(model.load(test_file))
     show_agreement(agreement)
-    with _watched(agreement) as watcher:
+    with kept, _watched(agreement) as watcher:
         coordinator = local_server(
             agreement,
             model,

@@ -42,11 +42,17 @@ class _Regressor(_OfTable, PrivateRegressor):
 
 
 def fit(
-    task: str, frame: Any, schema: Schema, settings: dict[str, Any], test: Any | None = None
+    task: str,
+    frame: Any,
+    schema: Schema,
+    settings: dict[str, Any],
+    test: Any | None = None,
+    *,
+    people: Any | None = None,
 ) -> Any:
     """A fitted estimator for the rows of `frame`, with everything public taken from `schema`.
 
-    `test`, a public table, gives the curve in the report.
+    `test`, a public table, gives the curve in the report; `people`, an id for each row, is checked.
     """
     features, target = schema.split(frame)
     if target.isna().any():
@@ -69,7 +75,7 @@ def fit(
         if test is not None:
             test_features, test_target = schema.split(test)
             watched = (test_features, test_target.to_numpy())
-        fitted = model.fit(features, target.to_numpy(), public=watched)
+        fitted = model.fit(features, target.to_numpy(), public=watched, groups=people)
         fitted.frame = None
         return fitted
     except SordinoError:

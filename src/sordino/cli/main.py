@@ -1,4 +1,4 @@
-"""The command line: ``sordino plan``, ``recipes``, ``train``, ``predict``, ``demo``,
+"""The command line: ``sordino plan``, ``recipes``, ``train``, ``predict``, ``verify``, ``demo``,
 ``calibration``, ``bench``, ``audit``, ``ledger``, ``federated``, ``party``.
 
 Heavy imports happen inside the commands, so that ``sordino --help`` answers at once. Bad input ends
@@ -31,6 +31,7 @@ from sordino.cli.plan import plan
 from sordino.cli.predict import predict
 from sordino.cli.recipes import recipes
 from sordino.cli.train import train
+from sordino.cli.verify import verify
 from sordino.errors import MissingExtraError, SordinoError
 
 INTERRUPTED = 130
@@ -67,7 +68,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, recipes, train, predict, demo, calibration, bench):
+for command in (plan, recipes, train, predict, verify, demo, calibration, bench):
     app.command()(command)
 app.add_typer(audit, name="audit")
 app.add_typer(ledger, name="ledger")

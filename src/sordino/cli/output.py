@@ -153,7 +153,11 @@ def write_run(
     results: Comparison | None,
     date: str,
 ) -> None:
-    """Write the released model, its plan, its guarantee and the report into `folder`."""
+    """Write the released model, its plan, its guarantee and the report into `folder`.
+
+    guarantee.json comes last, with the hashes of the others; see `models/recorded.py`.
+    """
+    from sordino.models.recorded import FIELD, digest
     from sordino.models.saved import model_bytes
     from sordino.report.html import write_report
 
@@ -171,7 +175,6 @@ def write_run(
         "sordino": __version__,
         "date": date,
     }
-    write_atomically(folder / GUARANTEE, json.dumps(stated, indent=1) + "\n")
     write_report(
         folder / REPORT,
         plan,
@@ -182,3 +185,5 @@ def write_run(
         notes=notes,
         date=date,
     )
+    hashes = {name: digest((folder / name).read_bytes()) for name in (MODEL, PLAN, REPORT)}
+    write_atomically(folder / GUARANTEE, json.dumps({**stated, FIELD: hashes}, indent=1) + "\n")

@@ -199,7 +199,7 @@ def join(
 ) -> None:
     """Take part until the model is trained. Started again, it goes on where it was."""
     from sordino.cli.train import check_account
-    from sordino.engine.compilation import use_compilation_cache
+    from sordino.engine.compilation import compilation_cache
     from sordino.parties.party import Watcher
     from sordino.sites.parties import PartySite
 
@@ -224,14 +224,15 @@ def join(
         kept_scores(folder / SCORES),
         lambda scores: keep_scores(folder / SCORES, scores),
     )
-    use_compilation_cache()
     met = False
     lost = sum(record.lost for record in before)
     opened = lines() if as_json else progress(steps, lost=lost)
     if not as_json:
         show_shares(consortium, own=site.name)
     try:
-        with _stoppable(), opened as display:
+        # A model of one's own may close over data, which a compiled program would hold.
+        kept = compilation_cache(wanted=(site.model.description or {}).get("kind") == "table")
+        with _stoppable(), kept, opened as display:
 
             def begun(session: Any, settled: int) -> None:
                 nonlocal met

@@ -67,7 +67,11 @@ def plan(
         typer.Option(help="zero-out, add-remove or replace-one.", rich_help_panel=_BUDGET),
     ] = None,
     unit: Annotated[
-        str, typer.Option(help="example, user or client.", rich_help_panel=_BUDGET)
+        str,
+        typer.Option(
+            help="example, or user or client: then everyone must have one row.",
+            rich_help_panel=_BUDGET,
+        ),
     ] = "example",
     clip: Annotated[
         float | None,
@@ -226,6 +230,12 @@ def plan(
         out().print(json.dumps(made.to_json(), indent=1), soft_wrap=True, markup=False)
     else:
         show_plan(made, parameters)
+    if unit != "example":
+        err().print(
+            f"[bold yellow]note:[/] this holds for a {unit} only if every {unit} has one row of the "
+            "data; training asks for that statement (--one-row-per-person)",
+            soft_wrap=True,
+        )
     _save(made, out_file, plot)
 
 

@@ -47,9 +47,20 @@ def train(
     adjacency: Annotated[
         str | None, typer.Option(help="zero-out, add-remove or replace-one.")
     ] = None,
-    unit: Annotated[str, typer.Option(help="Whose data a row is: example, user, client.")] = (
-        "example"
-    ),
+    unit: Annotated[
+        str, typer.Option(help="Who is protected: example (one row), user or client.")
+    ] = "example",
+    one_row_per_person: Annotated[
+        bool,
+        typer.Option(
+            "--one-row-per-person",
+            help="Your statement that every user or client has one row; --unit user needs it.",
+        ),
+    ] = False,
+    person_column: Annotated[
+        str | None,
+        typer.Option(help="The column with people's ids, to check that; never a feature."),
+    ] = None,
     noise: Annotated[
         str, typer.Option(help="gaussian, or discrete: exact on a lattice, slower.")
     ] = "gaussian",
@@ -86,20 +97,21 @@ def train(
     # Checked again when planning; here so that a typo does not wait for a large file.
     require_choice("task", task, TASKS)
     require_positive("epsilon", epsilon)
+    check_unit(unit, one_row_per_person, person_column)
     charged = check_account(ledger, dataset, file)
 
     from sordino.datasets import read_table
-    from sordino.engine.compilation import use_compilation_cache
     from sordino.engine.recovery import forget
 
     with spoken_warnings() as notes:
         frame = read_table(file)
-        schema = public_schema(frame, target, schema_file)
+        features, people = apart(frame, person_column)
+        schema = public_schema(features, target, schema_file)
+        check_no_feature(person_column, schema)
         test = None if test_file is None else read_table(test_file)
         chosen, schema = resolve_task(task, schema)
         from sordino.cli.fitting import fit, score
 
-        use_compilation_cache()
         settings: dict[str, Any] = {
             "epsilon": epsilon,
             "delta": delta,
@@ -108,6 +120,7 @@ def train(
             "batch_size": batch_size,
             "adjacency": adjacency,
             "unit": unit,
+            "one_row_per_person": one_row_per_person,
             "noise": noise,
             "checkpoint": str(checkpoint),
         }
@@ -115,7 +128,7 @@ def train(
         if test is not None:
             schema.split(test)
         with resumable(checkpoint), staged_folder(folder, force=force) as staging:
-            model = fit(chosen, frame, schema, settings, test)
+            model = fit(chosen, frame, schema, settings, test, people=people)
             results = None if test is None else score(model, test, schema)
             assert schema.target is not None
             write_run(
@@ -123,7 +136,7 @@ def train(
                 model,
                 title=f"Predicting {schema.target} from {file.name}",
                 target=schema.target,
-                notes=notes,
+                notes=[*notes, *_people_note(unit, person_column)],
                 results=results,
                 date=today(),
             )
@@ -134,6 +147,61 @@ def train(
         show_scores(results)
     show_guarantee(model.guarantee_.sentence())
     show_folder(folder)
+
+
+def check_unit(unit: str, stated: bool, person_column: str | None) -> None:
+    """Refuse a unit without its statement in this command's words, before the table is read."""
+    from sordino.privacy.guarantee import UNITS
+
+    require_choice("unit", unit, UNITS)
+    if unit == "example":
+        if person_column is not None:
+            raise SordinoError(
+                "--person-column is checked where people are protected, with --unit user "
+                "--one-row-per-person; --unit example protects one row of a person and no more"
+            )
+    elif not stated:
+        raise SordinoError(
+            f"--unit {unit} protects a {unit} only if every {unit} has one row of the table; say so "
+            "with --one-row-per-person (and name their ids with --person-column to have it "
+            "checked), or use --unit example, which protects single rows"
+        )
+
+
+def _people_note(unit: str, person_column: str | None) -> list[str]:
+    """What the report says about people and rows, where that is what the guarantee rests on."""
+    if unit == "example":
+        return []
+    basis = (
+        "by whoever trained the model, and was not checked"
+        if person_column is None
+        else f"and checked: no id in the column {person_column!r} came twice"
+    )
+    return [
+        f"The guarantee protects a whole {unit} only if every {unit} has one row of the table. That "
+        f"was stated {basis}."
+    ]
+
+
+def apart(frame: Any, person_column: str | None) -> tuple[Any, Any | None]:
+    """The table without the column of people's ids, and that column."""
+    if person_column is None:
+        return frame, None
+    names = [str(name) for name in frame.columns]
+    if person_column not in names:
+        raise SordinoError(
+            f"the table has no column {person_column!r}{nearest(person_column, names)}"
+        )
+    return frame.drop(columns=[person_column]), frame[person_column]
+
+
+def check_no_feature(person_column: str | None, schema: Schema) -> None:
+    """Refuse a schema that makes people's ids a feature or the target."""
+    if person_column is not None and person_column in (*schema.names, schema.target):
+        raise SordinoError(
+            f"{person_column!r} has people's ids, which say nothing but who they are; take it out "
+            "of the schema's columns"
+        )
 
 
 def check_account(ledger: Path | None, dataset: str | None, file: Path) -> dict[str, Any]:

@@ -45,6 +45,7 @@ from sordino.keystore import KeyStore
 from sordino.ledger import Ledger
 from sordino.planning import Plan
 from sordino.population import FIXED
+from sordino.privacy.units import require_one_row
 from sordino.rounding import even_width
 from sordino.schedules.adaptive import AdaptiveBudget
 
@@ -53,7 +54,8 @@ _NOISE_STEPS = 16
 
 
 class Session:
-    """See the module. `loss`, `params`, `optimizer`, `regularizer` and keys are as in `train`."""
+    """See the module. `loss`, `params`, `optimizer`, `regularizer`, keys and the statement
+    `one_row_per_person` are as in `train`."""
 
     def __init__(
         self,
@@ -68,7 +70,9 @@ class Session:
         insecure_seed: int | None = None,
         ledger: Ledger | str | Path | None = None,
         dataset: str | None = None,
+        one_row_per_person: bool = False,
     ) -> None:
+        require_one_row(plan.guarantee.unit, stated=one_row_per_person)
         if plan.schedule.kind == AdaptiveBudget.kind:
             raise SordinoError(
                 f"{plan.recipe} decides by itself what to ask next; run it with sordino.train"

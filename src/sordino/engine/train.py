@@ -32,7 +32,8 @@ from sordino.ledger import Ledger
 from sordino.ledger.identity import Identity
 from sordino.losses import LinearLoss
 from sordino.planning import Plan
-from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.guarantee import INSECURE, Guarantee
+from sordino.privacy.units import require_one_row
 from sordino.schedules.adaptive import AdaptiveBudget
 from sordino.streams.base import Stream
 
@@ -76,11 +77,7 @@ class Result:
     def statement(self) -> str:
         """The guarantee as a sentence, with a warning where it does not hold against everyone."""
         sentence = self.guarantee.sentence()
-        if self.insecure:
-            sentence += (
-                " It does NOT hold against anyone who knows or guesses the seed of the noise."
-            )
-        return sentence
+        return f"{sentence} {INSECURE}" if self.insecure and INSECURE not in sentence else sentence
 
 
 def train(
@@ -104,6 +101,7 @@ def train(
     ledger: Ledger | str | Path | None = None,
     dataset: str | None = None,
     identified_by: Any | None = None,
+    one_row_per_person: bool = False,
 ) -> Result:
     """Train privately, as planned.
 
@@ -131,8 +129,11 @@ def train(
         name in it. The plan is charged before the first step, and refused if it does not fit.
       identified_by: what the ledger knows the data set by, where `data` was made from it: the data, or
         a `sordino.engine.charging.Source` that says more about it.
+      one_row_per_person: your statement that every user (or client) has one row of the data; a plan
+        with unit "user" or "client" is refused without it.
     """
     plan.verify()
+    require_one_row(plan.guarantee.unit, stated=one_row_per_person)
     source = data if identified_by is None else identified_by
     if not isinstance(source, Source):
         source = Source(source, rows=plan.population.examples)

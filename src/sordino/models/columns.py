@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sordino.errors import SordinoError, nearest
 from sordino.models.features import Categorical, Column, Numeric
-from sordino.models.inference import vocabulary
+from sordino.models.inference import BOOLEAN, NUMBER, kind_of, known_kind, vocabulary
 from sordino.models.schema import Schema, check_columns
 
 
@@ -26,13 +26,12 @@ def is_table(X: Any, feature_bounds: Any, categories: Any) -> bool:
         return False
     if isinstance(feature_bounds, Mapping) or categories is not None:
         return True
-    return not all(pd.api.types.is_numeric_dtype(dtype) for dtype in X.dtypes)
+    # Not by types alone: one missing value makes objects of booleans, and must not make a table.
+    return not all(known_kind(X.iloc[:, i]) in (NUMBER, BOOLEAN) for i in range(X.shape[1]))
 
 
 def table_schema(X: Any, feature_bounds: Any, categories: Any) -> tuple[Schema, list[str]]:
     """The schema of a DataFrame's columns, and what of it had to be taken from the data."""
-    import pandas as pd
-
     listed = _by_name("categories", categories)
     bounds = feature_bounds
     if not isinstance(bounds, Mapping) and bounds is not None:
@@ -53,18 +52,18 @@ def table_schema(X: Any, feature_bounds: Any, categories: Any) -> tuple[Schema, 
         raise SordinoError("X has no columns")
     check_columns(X, tuple(X.columns))
     columns: list[Column] = []
-    private = []
+    private, untold = [], []
     for name in names:
         series = X[name]
         if name in listed:
             columns.append(Categorical(name, listed[name]))
         elif isinstance(bounds, Mapping) and name in bounds:
             columns.append(Numeric(name, *_pair(name, bounds[name])))
-        elif isinstance(series.dtype, pd.CategoricalDtype):
-            columns.append(Categorical(name, tuple(series.dtype.categories)))
-        elif pd.api.types.is_bool_dtype(series.dtype):
+        elif (kind := kind_of(name, series)) == BOOLEAN:
             columns.append(Numeric(name, 0, 1))
-        elif pd.api.types.is_numeric_dtype(series.dtype):
+            untold.append(name)
+        elif kind == NUMBER:
+            untold.append(name)
             if bounds is None or isinstance(bounds, Mapping):
                 raise SordinoError(
                     f"the numeric column {name!r} has no bounds; give feature_bounds={{{name!r}: "
@@ -76,8 +75,11 @@ def table_schema(X: Any, feature_bounds: Any, categories: Any) -> tuple[Schema, 
             private.append(name)
     taken = []
     if private:
-        quoted = ", ".join(repr(name) for name in private)
-        taken.append(f"the values of {quoted} (categories={{...}})")
+        taken.append(f"the values of {_quoted(private)} (categories={{...}})")
+    if untold:
+        taken.append(
+            f"that {_quoted(untold)} hold numbers or booleans (feature_bounds={{...}} by name)"
+        )
     return Schema(tuple(columns)), taken
 
 
@@ -104,6 +106,10 @@ def public_bounds(feature_bounds: Any, features: int) -> NDArray[np.float64] | N
             f"{bounds[1, at]:g}) for feature {at}"
         )
     return bounds
+
+
+def _quoted(names: list[str]) -> str:
+    return ", ".join(repr(name) for name in names)
 
 
 def _by_name(what: str, given: Any) -> Mapping[str, Any]:

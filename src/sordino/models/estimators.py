@@ -41,15 +41,18 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         A recipe, see `sordino.recipes.RECIPES`, or "auto".
     adjacency, unit : str
         What the guarantee protects against ("zero-out", "add-remove", "replace-one") and whose data
-        it protects ("example"; "user" or "client" where a row is all the data of one).
+        it protects: "example" (one row), or "user" or "client" with `one_row_per_person`.
+    one_row_per_person : bool
+        Your statement that every user (or client) has one row. Without it the units "user" and
+        "client" are refused; ``fit(X, y, groups=ids)`` checks it.
     classes : list, optional
         All possible labels, from public knowledge. Otherwise they are taken from y, with a warning.
     feature_bounds : (low, high), array of shape (2, n_features), or dict by column name, optional
         Public bounds. Values are clipped to them and mapped to [-1, 1]. Without them nothing about
         the features' scale is known, and each row is divided by its own norm.
     categories : dict, optional
-        For DataFrames: column name -> all possible values. pandas categories and booleans count as
-        declared; the values of other text columns are taken from X, with a warning.
+        For DataFrames: column name -> all possible values. Those of other columns of text or of a
+        category type are taken from X, with a warning: a type declares nothing.
     examples : int, optional
         The number of rows, where it is public; X must have as many. Otherwise a warning says that
         it was used.
@@ -63,7 +66,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
     run_key : RunKey, optional
         The secret behind the noise, for one run on one data set; by default fresh from the
         operating system. Never fit other data with the same key: the noise would cancel. A pickle
-        of a fitted model leaves it out.
+        leaves it out: fits in other processes have keys of their own.
     noise : str
         "gaussian", or "discrete": integers on a lattice from a cryptographic generator, immune to
         attacks on floating point, slower.
@@ -85,7 +88,8 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
     classes_, n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
     guarantee_, plan_, history_, result_
-        What the fit satisfies, the plan it followed, its public history, and the engine's result.
+        What this fit satisfies, the plan it followed, its public history, and the engine's result.
+        Other fits on the same rows are not in it: a ledger, or `PrivateSearch`, counts several.
     schema_ : Schema or None
         How a DataFrame's columns are encoded.
     """
@@ -98,6 +102,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         method: str = "auto",
         adjacency: str | None = None,
         unit: str = "example",
+        one_row_per_person: bool = False,
         classes: Any = None,
         feature_bounds: Any = None,
         categories: Any = None,
@@ -121,6 +126,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         self.method = method
         self.adjacency = adjacency
         self.unit = unit
+        self.one_row_per_person = one_row_per_person
         self.classes = classes
         self.feature_bounds = feature_bounds
         self.categories = categories
@@ -139,13 +145,14 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         self.dataset = dataset
         self.verbose = verbose
 
-    def fit(self, X: Any, y: ArrayLike, *, public: Any = None) -> Self:
+    def fit(self, X: Any, y: ArrayLike, *, public: Any = None, groups: Any = None) -> Self:
         """Train on X (rows, features) and labels y (rows,).
 
         `public`, a pair (X, y) of PUBLIC data, is what the model is evaluated on about twenty times
-        while it trains; `history_` then holds the curve.
+        while it trains; `history_` then holds the curve. `groups`, an id of the person for each row,
+        is checked where `one_row_per_person` is stated, and used for nothing else.
         """
-        X, prepare, undeclared = self._describe(X, y)
+        X, prepare, undeclared = self._describe(X, y, groups)
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
         if self.classes is None:
@@ -262,6 +269,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         method: str = "auto",
         adjacency: str | None = None,
         unit: str = "example",
+        one_row_per_person: bool = False,
         feature_bounds: Any = None,
         categories: Any = None,
         target_bounds: Any = None,
@@ -285,6 +293,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         self.method = method
         self.adjacency = adjacency
         self.unit = unit
+        self.one_row_per_person = one_row_per_person
         self.feature_bounds = feature_bounds
         self.categories = categories
         self.target_bounds = target_bounds
@@ -303,9 +312,9 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         self.dataset = dataset
         self.verbose = verbose
 
-    def fit(self, X: Any, y: ArrayLike, *, public: Any = None) -> Self:
-        """Train on X (rows, features) and targets y (rows,); `public` as in `PrivateClassifier`."""
-        X, prepare, undeclared = self._describe(X, y)
+    def fit(self, X: Any, y: ArrayLike, *, public: Any = None, groups: Any = None) -> Self:
+        """Train on X (rows, features) and targets y (rows,); the rest as in `PrivateClassifier`."""
+        X, prepare, undeclared = self._describe(X, y, groups)
         targets = np.asarray(_check_y(column_or_1d(y, warn=True), y_numeric=True), np.float64)
         if self.target_bounds is None:
             undeclared.append("the smallest and largest y (target_bounds=(low, high))")

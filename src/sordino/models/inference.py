@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from sordino.errors import PrivacyWarning, SordinoError
-from sordino.models.features import Categorical, Column, Numeric, Value
+from sordino.models.features import Categorical, Column, Numeric, Value, parse_values
 from sordino.models.schema import Schema, check_columns
 
 # A text column with more values than this is an identifier or free text, not a category.
@@ -20,7 +20,7 @@ def infer_schema(frame: Any, target: str | None = None) -> Schema:
     check_columns(frame, () if target is None else (target,))
     if not len(frame):
         raise SordinoError("a schema cannot be inferred from a table without rows")
-    taken: list[str] = ["the number of rows"]
+    taken: list[str] = ["the number of rows", "the columns and what kind of values they hold"]
     features = [str(name) for name in frame.columns if name != target]
     check_columns(frame, tuple(features))
     columns = []
@@ -52,46 +52,99 @@ def infer_schema(frame: Any, target: str | None = None) -> Schema:
 
 def infer_column(name: str, series: Any) -> tuple[Column, bool]:
     """The column's description, and whether private values were looked at."""
-    import pandas as pd
-
-    if isinstance(series.dtype, pd.CategoricalDtype):
-        return Categorical(name, tuple(series.dtype.categories)), False
-    if pd.api.types.is_bool_dtype(series.dtype):
+    kind = kind_of(name, series)
+    if kind == BOOLEAN:
         return Numeric(name, 0, 1), False
-    if pd.api.types.is_numeric_dtype(series.dtype) and series.dtype.kind != "c":
+    if kind == NUMBER:
         return Numeric(name, *_range(series)), True
     return Categorical(name, vocabulary(name, series)), True
 
 
-def vocabulary(name: str, series: Any) -> tuple[Value, ...]:
-    """The distinct values of a text column, sorted: private."""
+# What a column holds, whatever type it has and however many values are missing: a single empty
+# field turns whole numbers into floats and booleans into objects, and must change nothing else.
+NUMBER, BOOLEAN, TEXT, CATEGORY = "number", "boolean", "text", "category"
+_KINDS = {
+    "integer": NUMBER,
+    "floating": NUMBER,
+    "mixed-integer-float": NUMBER,
+    "decimal": NUMBER,
+    "boolean": BOOLEAN,
+    "string": TEXT,
+}
+
+
+def kind_of(name: str, series: Any) -> str:
+    """The kind of a column's values; what can be no feature is refused without being shown."""
+    kind = known_kind(series)
+    if kind is None:
+        raise _no_feature(name, series, series)
+    return kind
+
+
+def known_kind(series: Any) -> str | None:
+    """The kind of a column's values, None where it can be no feature."""
     import pandas as pd
 
-    kind = pd.api.types.infer_dtype(series, skipna=True)
-    if kind not in ("string", "boolean"):
-        raise SordinoError(
-            f"column {name!r} holds {kind} values ({series.dtype}); only numbers, text and "
-            "booleans can be features: convert or drop it"
-        )
-    values = sorted(series.dropna().unique().tolist())
+    dtype = series.dtype
+    if isinstance(dtype, pd.CategoricalDtype) or str(dtype).startswith("dictionary<"):
+        return CATEGORY
+    if pd.api.types.is_bool_dtype(dtype):
+        return BOOLEAN
+    if pd.api.types.is_numeric_dtype(dtype):
+        return None if dtype.kind == "c" else NUMBER
+    return _KINDS.get(pd.api.types.infer_dtype(series, skipna=True))
+
+
+def vocabulary(name: str, series: Any) -> tuple[Value, ...]:
+    """The distinct values of a text column, sorted, or a column's categories: private.
+
+    A category type declares nothing: its categories are as a rule those that the data have.
+    """
+    import pandas as pd
+
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        found = pd.Series(series.dtype.categories.to_numpy(), dtype=object)
+    else:
+        found = pd.Series(series.astype(object).dropna().unique(), dtype=object)
+    if len(found) and pd.api.types.infer_dtype(found) not in _KINDS:
+        raise _no_feature(name, series, found)
+    values = found.tolist()
+    if not isinstance(series.dtype, pd.CategoricalDtype):
+        values.sort()
     if len(values) > MOST_VALUES:
         raise SordinoError(
             f"column {name!r} has more than {MOST_VALUES} different values; drop it, or declare "
             "the values that matter"
         )
-    return tuple(values)
+    try:
+        return parse_values(f"column {name!r}", values, minimum=1)
+    except SordinoError:  # it may show the value
+        raise SordinoError(
+            f"column {name!r} has no values, or one that no schema can list; drop the column, or "
+            "declare its values"
+        ) from None
+
+
+def _no_feature(name: str, series: Any, values: Any) -> SordinoError:
+    import pandas as pd
+
+    kind = pd.api.types.infer_dtype(values, skipna=True)
+    return SordinoError(
+        f"column {name!r} holds {kind} values ({series.dtype}); only numbers, text and "
+        "booleans can be features: convert or drop it"
+    )
 
 
 def _infer_target(
     name: str, series: Any
 ) -> tuple[tuple[Value, ...] | None, tuple[float, float] | None, bool]:
-    import pandas as pd
-
-    if isinstance(series.dtype, pd.CategoricalDtype):
-        return tuple(series.dtype.categories), None, False
-    if pd.api.types.is_bool_dtype(series.dtype):
+    kind = kind_of(name, series)
+    if kind == BOOLEAN:
         return (False, True), None, False
-    if pd.api.types.is_numeric_dtype(series.dtype):
+    if kind == NUMBER:
+        import pandas as pd
+
+        series = pd.to_numeric(series)
         values = series.dropna().unique()
         whole = bool((values == values.round()).all())
         if not (whole and 2 <= len(values) <= MOST_CLASSES):
@@ -102,8 +155,9 @@ def _infer_target(
 
 def _range(series: Any) -> tuple[float, float]:
     import numpy as np
+    import pandas as pd
 
-    values = series.to_numpy(dtype=np.float64, na_value=np.nan)
+    values = pd.to_numeric(series).to_numpy(dtype=np.float64, na_value=np.nan)
     values = values[np.isfinite(values)]
     if not values.size:
         return -1.0, 1.0

@@ -19,7 +19,7 @@ from sklearn.utils.validation import (
 )
 
 from sordino.engine.charging import Source
-from sordino.engine.compilation import use_compilation_cache
+from sordino.engine.compilation import compilation_cache
 from sordino.engine.train import train
 from sordino.errors import PrivacyWarning, SordinoError, require_count
 from sordino.losses import LinearLoss
@@ -32,8 +32,11 @@ from sordino.models.defaults import (
     choose_settings,
     wants_more_epochs,
 )
+from sordino.models.fits import note_fit
 from sordino.models.rows import RowPreparation, blocks
 from sordino.planning import Plan, plan
+from sordino.privacy.guarantee import FIT
+from sordino.privacy.units import require_one_row
 from sordino.recipes import recipe_named
 
 # Without a delta: one tenth of the chance that publishing one random row in full would take.
@@ -43,7 +46,9 @@ DELTA_TIMES_ROWS = 0.1
 class PrivateLinear(BaseEstimator):  # type: ignore[misc]
     """Parameters and attributes are those of `PrivateClassifier`; subclasses set `fit`."""
 
-    def _describe(self, X: Any, y: Any) -> tuple[Any, RowPreparation, list[str]]:
+    def _describe(
+        self, X: Any, y: Any, groups: Any = None
+    ) -> tuple[Any, RowPreparation, list[str]]:
         """`X` checked, how its rows are prepared, and what was taken from the data for it."""
         refuse_folds(self.ledger)
         undeclared: list[str] = []
@@ -61,6 +66,9 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             bounds = public_bounds(self.feature_bounds, X.shape[1])
             prepare = RowPreparation.for_array(bounds, bool(self.fit_intercept))
         check_consistent_length(X, y)
+        require_one_row(
+            self.unit, stated=bool(self.one_row_per_person), people=groups, rows=_num_samples(X)
+        )
         if self.examples is None:
             undeclared.append("the number of rows (examples=...)")
         elif require_count("examples", self.examples) != _num_samples(X):
@@ -133,9 +141,8 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         seed = _seed(self.random_state)
         if seed is not None and self.run_key is not None:
             raise SordinoError("give random_state or run_key, not both")
-        # JAX looks for its cache at its first compilation, which planning may be.
-        use_compilation_cache()
-        made = self._plan(len(y), loss)
+        with compilation_cache():
+            made = self._plan(len(y), loss)
         rows = prepare(X)
         if undeclared:
             warnings.warn(
@@ -151,26 +158,30 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
                 PrivacyWarning,
                 stacklevel=3,
             )
-        result = train(
-            made,
-            loss,
-            np.zeros(loss.parameter_shape(rows.shape[1]), np.float32),
-            (rows, y),
-            run_key=self.run_key,
-            insecure_seed=seed,
-            evaluate=evaluate,
-            progress=bool(self.verbose),
-            checkpoint=self.checkpoint,
-            ledger=self.ledger,
-            dataset=self.dataset,
-            identified_by=self._source(X, y) if self.ledger is not None else None,
-        )
+        if self.ledger is None:
+            note_fit(rows, stacklevel=3)
+        with compilation_cache():
+            result = train(
+                made,
+                loss,
+                np.zeros(loss.parameter_shape(rows.shape[1]), np.float32),
+                (rows, y),
+                run_key=self.run_key,
+                insecure_seed=seed,
+                evaluate=evaluate,
+                progress=bool(self.verbose),
+                checkpoint=self.checkpoint,
+                ledger=self.ledger,
+                dataset=self.dataset,
+                identified_by=self._source(X, y) if self.ledger is not None else None,
+                one_row_per_person=bool(self.one_row_per_person),
+            )
         self._preparation = prepare
         self.schema_ = prepare.schema
         self.plan_ = made
-        self.guarantee_ = result.guarantee
+        self.guarantee_ = replace(result.guarantee, scope=FIT, insecure=result.insecure)
         self.history_ = result.history
-        self.result_ = result
+        self.result_ = replace(result, guarantee=self.guarantee_)
         self.coef_, self.intercept_ = prepare.to_features(result.params, self.n_features_in_)
 
     def _public_rows(self, public: Any, prepare: RowPreparation) -> tuple[NDArray[Any], Any]:
@@ -203,11 +214,9 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         return np.concatenate(pieces)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        if "coef_" in state:
-            # Whoever has the key of a finished run can subtract its noise: it stays out of files.
-            state["run_key"] = None
-        return state
+        # Whoever has a run's key can subtract its noise, so it stays out of files. Also before the
+        # fit: what holds a fitted copy (a search, a threshold) may be pickled with the original.
+        return dict(super().__getstate__()) | {"run_key": None}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

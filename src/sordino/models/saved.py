@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from sordino.errors import SordinoError, one_line, shown
 from sordino.models.estimators import PrivateClassifier, PrivateRegressor
 from sordino.models.features import parse_bounds, parse_values
+from sordino.models.recorded import check_recorded
 from sordino.models.rows import RowPreparation
 from sordino.models.schema import Schema
 
@@ -55,15 +56,21 @@ def load_model(path: str | os.PathLike[str]) -> tuple[Any, str]:
     """The fitted estimator in a file of `model_bytes`, and the name of its target.
 
     Nothing in the file is believed: no code in it is run, nothing larger than the file itself is
-    allocated, and what does not fit together is refused.
+    allocated, and what does not fit together is refused. Where a guarantee.json beside the file
+    records its hash, another file is refused.
     """
     where = Path(path)
     if not where.is_file():
         raise SordinoError(f"there is no model at {str(where)!r}")
     reason: object
     try:
-        with zipfile.ZipFile(where) as archive:
-            arrays = _Arrays(archive, where.stat().st_size)
+        content = where.read_bytes()
+    except OSError as error:
+        raise SordinoError(f"cannot read {str(where)!r}: {one_line(error.strerror)}") from None
+    check_recorded(where, content)
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            arrays = _Arrays(archive, len(content))
             if "format" not in arrays:
                 raise ValueError("it has no field 'format'")
             if (found := arrays.text("format")) != FORMAT:

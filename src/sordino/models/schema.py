@@ -138,8 +138,9 @@ class Schema:
     def infer(cls, frame: Any, target: str | None = None) -> Schema:
         """A schema taken FROM THE DATA, with a `PrivacyWarning` that says what was taken.
 
-        pandas categories and boolean columns count as declared. Nothing about this is covered by a
-        guarantee: use it on public or synthetic data, or to write a first draft to correct by hand.
+        A category type counts as data: its categories are named in the warning like the values of
+        text. Nothing about this is covered by a guarantee: use it on public or synthetic data, or to
+        write a first draft to correct by hand.
         """
         from sordino.models.inference import infer_schema
 

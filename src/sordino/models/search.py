@@ -23,7 +23,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -47,9 +47,11 @@ from sordino.errors import (
     require_positive,
 )
 from sordino.models.charges import refuse_folds, source_of
+from sordino.models.fits import one_release
 from sordino.models.linear import DELTA_TIMES_ROWS, _seed
+from sordino.planning import Plan
 from sordino.privacy.gdp import epsilon_from_mu, mu_from_epsilon_delta
-from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.guarantee import SEARCH, Guarantee, rounded_up
 from sordino.privacy.selection import (
     LOGARITHMIC,
     SelectionGuarantee,
@@ -57,6 +59,7 @@ from sordino.privacy.selection import (
     base_mu_for,
     composed_mu,
 )
+from sordino.privacy.units import require_one_row
 
 STOPPING, COMPOSITION = "random-stopping", "composition"
 # What the search decides itself, or what would change what a trial costs.
@@ -65,6 +68,7 @@ _NOT_SEARCHED = (
     "delta",
     "adjacency",
     "unit",
+    "one_row_per_person",
     "noise",
     "random_state",
     "run_key",
@@ -82,6 +86,8 @@ class SearchPlan:
     Attributes:
       trial_mu: every trial, its score included, is trial_mu-GDP.
       searched: the candidates, in words.
+      best: the plan of the trial that was released, once there is one. It states a trial's share
+        of the price, not the price: `guarantee` is what the release costs.
     """
 
     guarantee: Guarantee | SelectionGuarantee
@@ -91,6 +97,7 @@ class SearchPlan:
     estimator: str
     searched: tuple[tuple[str, str], ...]
     holdout: int = 0
+    best: Plan | None = field(default=None, compare=False, repr=False)
 
     recipe = "search"
 
@@ -126,6 +133,23 @@ class SearchPlan:
         """SHA-256 of the canonical JSON."""
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def lines(self) -> list[tuple[str, str]]:
+        """The page as (heading, text) pairs, as of a `Plan`."""
+        secret = self.method == STOPPING
+        trials = f"{self.n_trials:.4g}{' on average, how many is secret' if secret else ''}"
+        return [
+            ("search", f"{self.method}, {self.estimator}"),
+            ("guarantee", self.guarantee.sentence()),
+            ("trials", f"{trials}; a trial's share is {rounded_up(self.trial_mu)}-GDP"),
+            *((name, values) for name, values in self.searched),
+            ("plan", self.hash[:16]),
+        ]
+
+    def __str__(self) -> str:
+        pairs = self.lines()
+        width = max(len(heading) for heading, _ in pairs)
+        return "\n".join(f"{heading:>{width}}  {text}" for heading, text in pairs)
 
 
 def _has(name: str) -> Any:
@@ -172,13 +196,15 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     best_estimator_, best_params_, best_score_
-        The trial that is released. `best_estimator_.guarantee_` is the whole search's.
+        The trial that is released. Its `guarantee_` and `plan_` are the whole search's;
+        `plan_.best` is how the trial was trained.
     guarantee_ : SelectionGuarantee or Guarantee
         What the search as a whole satisfies, selection included.
     plan_ : SearchPlan
     trials_ : list of dict
         Parameters and score of every trial; only with "composition". With "random-stopping" nothing but
-        the best trial may be seen, not even how many there were.
+        the best trial may be seen, not even how many there were: trials show no progress. How long
+        `fit` takes tells roughly how many; see "Tuning" in docs/threat-model.md.
     """
 
     def __init__(
@@ -210,14 +236,21 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         self.dataset = dataset
         self.random_state = random_state
 
-    def fit(self, X: Any, y: ArrayLike, *, public: Any = None) -> Self:
+    def fit(self, X: Any, y: ArrayLike, *, public: Any = None, groups: Any = None) -> Self:
         """Search on X (rows, features) and y (rows,); `public` is a pair (X, y) of PUBLIC data to
-        score trials on, else a private holdout is used."""
+        score trials on, else a private holdout is used. `groups` as in the estimators."""
         if y is None:
             raise SordinoError("PrivateSearch requires y to be passed, but the target y is None")
         refuse_folds(self.ledger)
         check_consistent_length(X, y)
         rows = _num_samples(X)
+        own = self.estimator.get_params()
+        require_one_row(
+            own.get("unit", "example"),
+            stated=bool(own.get("one_row_per_person")),
+            people=groups,
+            rows=rows,
+        )
         seed = _seed(self.random_state)
         key = RunKey.fresh() if seed is None else RunKey.from_insecure_seed(seed)
         draw = key.generator("search")
@@ -242,7 +275,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             account.charge(plan, key.identity, None)
         best: tuple[float, Any, Mapping[str, Any]] | None = None
         trials = []
-        with _said_once():
+        with _said_once(), one_release():
             for params in candidates:
                 model = self._trial(
                     plan, params, _num_samples(X), draw if seed is not None else None
@@ -255,11 +288,13 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
                     best = (value, model, params)
         assert best is not None
         self.best_score_, self.best_estimator_, self.best_params_ = best[0], best[1], dict(best[2])
-        self.guarantee_, self.plan_ = plan.guarantee, plan
-        self.best_estimator_.guarantee_ = plan.guarantee
+        self.plan_ = plan = replace(plan, best=getattr(self.best_estimator_, "plan_", None))
+        self.guarantee_ = replace(plan.guarantee, insecure=seed is not None)
+        # Whatever the released trial states is what the search costs, not a trial's share of it.
+        self.best_estimator_.guarantee_, self.best_estimator_.plan_ = self.guarantee_, plan
         if hasattr(self.best_estimator_, "result_"):
-            result = self.best_estimator_.result_
-            self.best_estimator_.result_ = replace(result, guarantee=plan.guarantee)
+            result: Any = self.best_estimator_.result_
+            self.best_estimator_.result_ = replace(result, guarantee=self.guarantee_, plan=plan)
         self.__dict__.pop("trials_", None)
         if self.method == COMPOSITION:
             self.trials_ = trials
@@ -336,6 +371,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             exact=False,
             **stated,
         )
+        guarantee = replace(guarantee, scope=SEARCH)
         return SearchPlan(guarantee, trial_mu=composed_mu(total, runs), n_trials=runs, **described)
 
     def _searched(self, settings: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -400,6 +436,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             model.set_params(examples=rows)
         if seeds is not None and "random_state" in known:
             model.set_params(random_state=int(seeds.integers(2**31)))
+        if self.method == STOPPING and "verbose" in known:
+            model.set_params(verbose=0)  # a bar for each trial would show how many there are
         return model
 
     def _source(self, X: Any, y: Any) -> Source | None:

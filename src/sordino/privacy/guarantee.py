@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
@@ -31,6 +31,9 @@ ADJACENCIES = {
 }
 UNITS = ("example", "user", "client")
 ANALYSES = ("exact", "upper bound", "amplified", "none")
+# Whose releases a guarantee is about, as its sentence says it.
+RUN, FIT, SEARCH = "the run", "this fit", "the search"
+INSECURE = "It does NOT hold against anyone who knows or guesses the seed of the noise."
 _VERSION = 1
 
 
@@ -55,6 +58,8 @@ class Guarantee:
       is_zcdp: whether the release itself is ``mu^2 / 2``-zCDP, as discrete Gaussian noise is (Canonne,
         Kamath & Steinke 2020, theorem 14). For large epsilon, where a distance costs ``e^epsilon``
         times itself, that says more.
+      insecure: whether the noise came from a seed: there is no privacy against who knows it.
+      scope: what releases the guarantee is about, for its sentence.
     """
 
     gaussian_mu: float
@@ -66,11 +71,14 @@ class Guarantee:
     delta_hint: float | None = None
     distance: float = 0.0
     is_zcdp: bool = False
+    insecure: bool = False
+    scope: str = field(default=RUN, compare=False)
 
     def __post_init__(self) -> None:
         require_choice("adjacency", self.adjacency, ADJACENCIES)
         require_choice("unit", self.unit, UNITS)
         require_choice("analysis", self.analysis, ANALYSES)
+        require_choice("scope", self.scope, (RUN, FIT, SEARCH))
         none = self.analysis == "none"
         if not (self.gaussian_mu >= 0 and math.isfinite(self.gaussian_mu) != none):
             raise SordinoError(
@@ -204,10 +212,11 @@ class Guarantee:
             "amplified": "counting on batches that are random and stay secret "
             "(privacy-loss distribution, rounded up)",
         }[self.analysis]
-        return (
-            f"What the run releases satisfies {strength} with respect to {change}, where each "
+        sentence = (
+            f"What {self.scope} releases satisfies {strength} with respect to {change}, where each "
             f"{self.unit} is used {self.participation}, {basis}."
         )
+        return f"{sentence} {INSECURE}" if self.insecure else sentence
 
     def __str__(self) -> str:
         return self.sentence()
@@ -217,9 +226,11 @@ class Guarantee:
         data = {"version": _VERSION, **asdict(self)}
         if not self.is_private:
             data["gaussian_mu"] = None  # JSON has no infinity
-        for name in ("distance", "is_zcdp"):
+        for name in ("distance", "is_zcdp", "insecure"):
             if not data[name]:
                 del data[name]  # absent means none: what was written before stays as it was
+        if self.scope == RUN:
+            del data["scope"]
         return data
 
     @classmethod
@@ -275,6 +286,7 @@ def compose(guarantees: Iterable[Guarantee]) -> Guarantee:
         # What is mu-GDP is mu^2/2-zCDP as well; an amplified part is not stated so.
         is_zcdp=all(part.is_zcdp or not (part.distance or part.sampled) for part in parts)
         and any(part.is_zcdp for part in parts),
+        insecure=any(part.insecure for part in parts),
     )
 
 

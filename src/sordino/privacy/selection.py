@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from sordino.errors import SordinoError, require_choice, require_fraction, require_positive
 from sordino.privacy.gdp import MIN_MU, SLACK, mu_from_epsilon_delta
-from sordino.privacy.guarantee import ADJACENCIES, UNITS, rounded_up
+from sordino.privacy.guarantee import ADJACENCIES, INSECURE, UNITS, rounded_up
 
 KIND = "selection"
 LOGARITHMIC, GEOMETRIC = 0.0, 1.0
@@ -132,6 +132,7 @@ class SelectionGuarantee:
       delta_hint: the delta at which the guarantee is printed.
       distance: total variation between what is released and something that keeps the rest of this
         guarantee, as in `Guarantee`: E[K] times that of a single run.
+      insecure: whether the noise came from a seed: there is no privacy against who knows it.
     """
 
     base_mu: float
@@ -140,6 +141,7 @@ class SelectionGuarantee:
     unit: str
     delta_hint: float | None = None
     distance: float = 0.0
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         require_positive("base_mu", self.base_mu)
@@ -189,16 +191,17 @@ class SelectionGuarantee:
         at = delta if delta is not None else self.delta_hint
         change = ADJACENCIES[self.adjacency].format(unit=self.unit)
         each = f"each of them {rounded_up(self.base_mu)}-GDP"
+        known = f" {INSECURE}" if self.insecure else ""
         if at is None:
             return (
                 f"What the search releases is the best of a secret random number of runs "
-                f"({self.law.describe()}), {each} with respect to {change}."
+                f"({self.law.describe()}), {each} with respect to {change}.{known}"
             )
         strength = f"({rounded_up(self.epsilon(at))}, {rounded_up(at)})-differential privacy"
         return (
             f"What the search releases satisfies {strength} with respect to {change}: the best of a "
             f"secret random number of runs ({self.law.describe()}), {each}, with the cost of the "
-            "selection included (Renyi divergence, rounded up)."
+            f"selection included (Renyi divergence, rounded up).{known}"
         )
 
     def __str__(self) -> str:
@@ -206,7 +209,10 @@ class SelectionGuarantee:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with floats that read back bit for bit."""
-        return {"kind": KIND, "version": _VERSION, **asdict(self)}
+        data = {"kind": KIND, "version": _VERSION, **asdict(self)}
+        if not self.insecure:
+            del data["insecure"]  # absent means no: what was written before stays as it was
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> SelectionGuarantee:

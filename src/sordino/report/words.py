@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.guarantee import INSECURE, Guarantee
 
 _SECRET = {
     "zero-out": "whether one given {unit}'s contributions were used",
@@ -18,11 +18,12 @@ def guessing(guarantee: Guarantee) -> str:
     ``(1 + TV) / 2``, and the total variation distance TV is at most delta at epsilon 0.
     """
     secret = _SECRET[guarantee.adjacency].format(unit=guarantee.unit)
+    who = "Someone without the seed of the noise" if guarantee.insecure else "Someone"
     best = (1 + guarantee.delta(0.0)) / 2
     # Rounded up: this is a promise.
     share = min(100.0, int(best * 1000 + 1) / 10)
     return (
-        f"Someone who sees everything that was released, and knows all the rest of the data, and "
+        f"{who} who sees everything that was released, and knows all the rest of the data, and "
         f"must guess {secret}, is right at most {share:g} % of the time; tossing a coin is right "
         f"50 % of the time."
     )
@@ -56,6 +57,8 @@ def limits(guarantee: Guarantee) -> list[str]:
             "It protects one example (one row). A person with several rows is protected less: "
             "k rows cost up to k times the mu.",
         )
+    if guarantee.insecure:
+        found.insert(0, INSECURE)
     if guarantee.is_amplified:
         found.append(
             "It counts on batches that were drawn at random and stay secret; whoever sees who was "
