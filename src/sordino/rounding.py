@@ -108,12 +108,16 @@ def even_width(rows: int) -> int:
     return width
 
 
-def block_product(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+def block_product(
+    left: jax.Array, right: jax.Array, *, at_hand: bool = False
+) -> tuple[jax.Array, jax.Array | None]:
     """``sum_i left_i right_i^T`` over rows, float32, and what its rounding left out (None: nothing).
 
     Args:
       left: (rows,) or (rows, k).
       right: (rows, d).
+      at_hand: whether `right` lies in memory as it is. Then scaling and adding up its rows in one loop
+        is faster than many small products; where it is computed first, it would be stored once more.
 
     Returns (d,) or (k, d).
     """
@@ -128,6 +132,8 @@ def block_product(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Arr
         right = jnp.pad(right, [(0, padding), (0, 0)])
     left = left.reshape(blocks, size, *left.shape[1:])
     right = right.reshape(blocks, size, right.shape[1])
+    if at_hand and left.ndim == 2:  # (blocks, size): one number for each row
+        return _pairwise(jnp.sum(left[:, :, None] * right, axis=1))
     return _pairwise(_exact_matmul(left, right, batched=True))
 
 

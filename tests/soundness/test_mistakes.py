@@ -41,8 +41,8 @@ def precision_lowered(patch: pytest.MonkeyPatch) -> None:
     """p: ten bits of each factor, as some processors have it by default."""
     honest = linear.block_product
 
-    def product(left: Any, right: Any) -> Any:
-        return honest(*(jax.lax.reduce_precision(x, 8, 10) for x in (left, right)))
+    def product(left: Any, right: Any, **how: Any) -> Any:
+        return honest(*(jax.lax.reduce_precision(x, 8, 10) for x in (left, right)), **how)
 
     patch.setattr(linear, "block_product", product)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -11,25 +13,27 @@ from sordino.streams.gradient import clip_pytree
 
 
 @pytest.mark.parametrize("rows", [65, 250, 1009, 5000])
-def test_block_products_are_exact(rows: int) -> None:
+@pytest.mark.parametrize("at_hand", [False, True])
+def test_block_products_are_exact(rows: int, at_hand: bool) -> None:
     """k: the sum and what its rounding left out, together, against float64: 64 rows' error at most."""
     rng = np.random.default_rng(rows)
     left = rng.uniform(0.5, 1, rows).astype(np.float32)
     right = rng.uniform(0.5, 1, (rows, 3)).astype(np.float32)
-    value, rest = jax.jit(block_product)(left, right)
+    value, rest = jax.jit(partial(block_product, at_hand=at_hand))(left, right)
     exact = left.astype(np.float64) @ right.astype(np.float64)
     found = np.asarray(value, np.float64) + np.asarray(rest, np.float64)
     assert np.abs(found - exact).max() < rows / 64 * sum_margin(64)
     assert np.all(np.abs(np.asarray(rest)) <= np.spacing(np.abs(np.asarray(value))))
 
 
-def test_one_record_changes_one_block_only() -> None:
+@pytest.mark.parametrize("at_hand", [False, True])
+def test_one_record_changes_one_block_only(at_hand: bool) -> None:
     """k: the proof of `sum_margin` counts on it."""
     rng = np.random.default_rng(0)
     rows = 640
     left = rng.uniform(0.5, 1, rows).astype(np.float32)
     right = rng.uniform(0.5, 1, (rows, 3)).astype(np.float32)
-    product = jax.jit(block_product)
+    product = jax.jit(partial(block_product, at_hand=at_hand))
     worst = 0.0
     for i in range(0, rows, 37):
         without = left.copy()

@@ -114,13 +114,17 @@ def prepare_data(
       rows: how many rows there are to be, the last ones zeros that are not valid.
     """
     n = jax.tree.leaves(data)[0].shape[0]
-    prepared = stream.prepare(data, jnp.ones(n, jnp.float32))
+    prepared, valid = stream.prepare(data, jnp.ones(n, jnp.float32))
+    more = 0 if rows is None else rows - n
     if order is not None:
-        prepared = jax.tree.map(lambda leaf: leaf[order], prepared)
-    if rows is None or rows == n:
-        return prepared
+        # Any row will do as padding: it is not valid. So nothing is copied twice.
+        at = jnp.pad(jnp.asarray(order, jnp.int32), (0, more))
+        there = jnp.arange(n + more) < n
+        return jax.tree.map(lambda leaf: leaf[at], prepared), jnp.where(there, valid[at], 0)
+    if more == 0:
+        return prepared, valid
     return jax.tree.map(
-        lambda leaf: jnp.pad(leaf, [(0, rows - n)] + [(0, 0)] * (leaf.ndim - 1)), prepared
+        lambda leaf: jnp.pad(leaf, [(0, more)] + [(0, 0)] * (leaf.ndim - 1)), (prepared, valid)
     )
 
 

@@ -109,7 +109,7 @@ def _product(
     vector: jax.Array, mask: jax.Array, X: jax.Array
 ) -> tuple[jax.Array, jax.Array | None]:
     present = mask if vector.ndim == 1 else mask[:, None]
-    return block_product(vector * present, X)
+    return block_product(vector * present, X, at_hand=True)
 
 
 def _lattice_product(
