@@ -296,8 +296,22 @@ class Agreement:
 
     @property
     def least_mu(self) -> float:
-        """mu of a client that has sent one message with an example: no own budget can be below it."""
+        """mu of a client that has sent one message: no budget of its own can be below it."""
         return math.sqrt(self.total(self.reach**2 / (self.variance - ROUNDED)))
+
+    def check_own_budget(self, mu: float) -> None:
+        """Raise for a client's own budget that nobody would keep, or that one message is too much for."""
+        require_positive("mu", mu)
+        if self.trust == "trusted":
+            raise SordinoError(
+                "a client of a trusted server has no budget of its own: the noise is the server's; "
+                "leave out mu, or agree on a smaller one"
+            )
+        if mu < self.least_mu * (1 - 1e-9):
+            helpers = ", with what the other clients may still cancel" if self.is_lent else ""
+            raise SordinoError(
+                f"mu = {mu:.6g} is not enough for one message, which costs {self.least_mu:.6g}{helpers}"
+            )
 
     @property
     def tells_blocks(self) -> bool:

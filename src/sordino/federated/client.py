@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.errors import SordinoError, require_positive
+from sordino.errors import SordinoError
 from sordino.federated.account import Account
 from sordino.federated.agreement import Agreement
 from sordino.federated.contribution import LocalData
@@ -123,7 +123,7 @@ class Client:
         if self.name not in self.agreement.clients:
             raise SordinoError(f"the agreement has no client {self.name!r}")
         if self.mu is not None:
-            self._check_own_budget(require_positive("mu", self.mu))
+            self.agreement.check_own_budget(self.mu)
         if (self.agreement.trust == "secure-sum") != (self.mask is not None):
             raise SordinoError("a secure sum needs pads, and nothing else does")
 
@@ -182,20 +182,6 @@ class Client:
         Under a secure sum, against who sees the sums, now and whatever the other clients do later.
         """
         return float(np.sqrt(self.agreement.total(state.account.mu_squared)))
-
-    def _check_own_budget(self, mu: float) -> None:
-        """Refuse a budget that nothing would keep, or that not even one message fits into."""
-        if self.agreement.trust == "trusted":
-            raise SordinoError(
-                "a client of a trusted server has no budget of its own: the noise is the server's; "
-                "leave out mu, or agree on a smaller one"
-            )
-        least = self.agreement.least_mu
-        if mu < least * (1 - 1e-9):
-            raise SordinoError(
-                f"a budget of mu = {mu:.6g} is not enough for one message: that costs {least:.6g}"
-                + (", with what the other clients may still cancel" * self.agreement.is_lent)
-            )
 
     def advanced(self, state: ClientState, request_committed: int, sent: Sent) -> ClientState:
         """The state after sending `sent`, for a journal that is read back."""

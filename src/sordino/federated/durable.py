@@ -54,6 +54,10 @@ class Part:
     mu: float | None = None
     private: bytes | None = None
 
+    def __post_init__(self) -> None:
+        if self.mu is not None:  # before a journal is made
+            self.agreement.check_own_budget(self.mu)
+
     def client(self, order: bytes) -> Client:
         """The state machine; `order` is the key of the order of its examples."""
         arrays = self.data if isinstance(self.data, tuple) else (self.data,)
