@@ -188,7 +188,10 @@ def hostile(seed: int) -> tuple[bool, float]:
         commits = {}
         for name in cohort if not honest_server else ():
             state = world.clients[name][1]
-            options_ = [state.committed, *(s.index for s in state.live if s.index > state.committed)]
+            options_ = [
+                state.committed,
+                *(s.index for s in state.live if s.index > state.committed),
+            ]
             commits[name] = int(rng.choice(options_))
         world.ask(cohort, commits)
     assert world.clients[victim][1].index
@@ -206,9 +209,7 @@ def test_random_worlds() -> None:
 
 
 @pytest.mark.parametrize(("m", "T", "schedule"), [(2, 30, "uniform"), (10, 100, None)])
-def test_an_own_limit_is_kept_whatever_the_others_do(
-    m: int, T: int, schedule: str | None
-) -> None:
+def test_an_own_limit_is_kept_whatever_the_others_do(m: int, T: int, schedule: str | None) -> None:
     """C2: a client refuses before the message that could bring it above its own limit."""
     agreement = agreed(m, T, schedule)
     victim, *others = agreement.clients

@@ -192,9 +192,7 @@ def sampled_rounds(last: int, points: int = CURVE_POINTS) -> list[int]:
     return sorted({round(1 + i * (last - 1) / (points - 1)) for i in range(points)})
 
 
-def _curve(
-    agreement: Agreement, taken: Sequence[Taken], turns: int
-) -> list[tuple[int, float]]:
+def _curve(agreement: Agreement, taken: Sequence[Taken], turns: int) -> list[tuple[int, float]]:
     """What a client has spent at most after each of its messages that was taken, from public facts only.
 
     As if every message had an example in it. Where examples are used more than once, how often each one
