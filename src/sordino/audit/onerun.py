@@ -43,7 +43,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
-from scipy.stats import beta, norm
+from scipy.stats import beta, norm, rankdata
 
 from sordino.audit._jax_privacy import auditing
 from sordino.audit.curves import Points, measured_curve
@@ -126,10 +126,10 @@ class OneRunResult:
         )
         if self.violates:
             return f"{self.recipe} leaks more than its plan states: {bound} ({how})."
-        proviso = ", with canaries as telling as these" if math.isfinite(self.detectable) else ""
+        could = detection(self.detectable, ", with canaries as telling as these")
         return (
-            f"No violation found. {bound[0].upper()}{bound[1:]}; {detection(self.detectable, proviso)} "
-            f"({self.recipe}: {how}, {percent(POWER)} power; per cent of mu)."
+            f"No violation found. {bound[0].upper()}{bound[1:]}; {could} ({self.recipe}: {how}, "
+            f"{percent(POWER)} power; violations are of mu)."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -242,7 +242,10 @@ def scored(
     if best <= claimed < math.inf:
         mu = guarantee.mu if gaussian else equivalent_mu(claimed, delta)
         flagged = _flagged_mu(len(coins), claimed, error, delta, guesses if gaussian else None)
-        found = detectable(flagged, math.sqrt(2) * float(norm.ppf(min(exposure, 1 - 1e-12))), mu)
+        # The area as it is: the auditor's own is of the convex hull, and never below one half.
+        ranks = rankdata(scores)[coins].mean() - (coins.sum() + 1) / 2
+        seen = min(float(ranks) / int((~coins).sum()), 1 - 1e-12)
+        found = detectable(flagged, math.sqrt(2) * float(norm.ppf(seen)), mu)
     return OneRunResult(
         recipe=plan.recipe,
         kind=kind,

@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from scipy.optimize import brentq
 from scipy.stats import beta, binom, norm
 
 from sordino.audit.intervals import proportion
+from sordino.privacy.gdp import delta_from_mu
+
+# P(E) and Q(E) of (mu, factor of the violation, epsilon).
+Rates = Callable[[float, float, float], tuple[float, float]]
 
 # Probability that a violation as large as stated raises the alarm.
 POWER = 0.95
-# Beyond this many times the claim, an audit is said to detect nothing.
-MOST = 1e3
+# A violation of more times the claim than this is not called detectable.
+MOST = 10
 
 
 def separable(claimed: float, runs: int, confidence: float) -> float:
@@ -54,6 +59,52 @@ def event_delta(claimed: float, epsilon: float, rate: float, runs: int, confiden
     return float(beta.ppf(1 - missed, hits, runs - hits + 1)) - factor * rate
 
 
+def event_factor(mu: float, epsilon: float, runs: int, confidence: float) -> float:
+    """The smallest f for which a leak of f mu is put above mu by `intervals.hockey_stick`; else infinite.
+
+    For Gaussian claims, whose log-likelihood ratio is N(+-mu^2/2, mu^2) if they are kept, and the event
+    that it exceeds epsilon. The larger figure of two kinds of violation: contributions f times too long,
+    which the attacker's ratio knows of, and noise f times too small, which it does not.
+    """
+    claimed = delta_from_mu(epsilon, mu)
+
+    def is_flagged(rates: Rates, factor: float) -> bool:
+        tail, missed = (1 - confidence) / 4, (1 - POWER) / 2
+        p, q = rates(mu, factor, epsilon)
+        hits = int(binom.ppf(missed, runs, p)), int(binom.ppf(1 - missed, runs, q))
+        others = proportion(hits[1], runs, tail)[1]
+        return proportion(hits[0], runs, tail)[0] - math.exp(epsilon) * others > claimed
+
+    return max(
+        _least(partial(is_flagged, rates)) for rates in (longer_contributions, smaller_noise)
+    )
+
+
+def longer_contributions(mu: float, f: float, epsilon: float) -> tuple[float, float]:
+    """How often the ratio exceeds epsilon with and without the example, if it knows of f."""
+    return _sf(epsilon / (f * mu) - f * mu / 2), _sf(epsilon / (f * mu) + f * mu / 2)
+
+
+def smaller_noise(mu: float, f: float, epsilon: float) -> tuple[float, float]:
+    """The same for the ratio of the plan, where noise is f times smaller than it says."""
+    return _sf(f * (epsilon / mu - mu / 2)), _sf(f * (epsilon / mu + mu / 2))
+
+
+def _sf(x: float) -> float:
+    return float(norm.sf(x))
+
+
+def _least(is_flagged: Callable[[float], bool]) -> float:
+    """The smallest factor up to `MOST` that raises the alarm."""
+    low, high = 1.0, float(MOST)
+    if not is_flagged(high):
+        return math.inf
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_flagged(middle) else (middle, high)
+    return high
+
+
 def least_hits(target: float, runs: int, tail: float) -> int | None:
     """The fewest hits whose lower bound is above `target`; None if even all of them are not enough."""
     if proportion(runs, runs, tail)[0] <= target:
@@ -75,13 +126,13 @@ def detectable(flagged: float, measured: float, claimed: float) -> float:
     """
     seen = min(measured, claimed)
     ratio = flagged / seen if seen > 0 else math.inf
-    return ratio if ratio < MOST else math.inf
+    return ratio if ratio <= MOST else math.inf
 
 
 def detection(ratio: float, proviso: str = "") -> str:
     """What would have been detected, as half a sentence; `ratio` as of `detectable`."""
     if not math.isfinite(ratio):
-        return f"this audit could not have detected any violation{proviso}"
+        return f"no violation below {MOST} times the claim would have been detected{proviso}"
     return f"a violation of {above(ratio)} or more would have been detected{proviso}"
 
 

@@ -64,7 +64,14 @@ from sordino.audit.intervals import (
     hockey_stick,
     separation,
 )
-from sordino.audit.power import POWER, detectable, detection, event_delta, separable
+from sordino.audit.power import (
+    POWER,
+    detectable,
+    detection,
+    event_delta,
+    event_factor,
+    separable,
+)
 from sordino.audit.recording import Recording
 from sordino.errors import SordinoError, require_count, require_fraction, require_positive
 from sordino.planning import Plan
@@ -479,9 +486,12 @@ def result_of(
         epsilon_low = epsilon_from_mu(min(max(low, 0.0), MAX_MU), delta)
     else:
         claimed = equivalent_mu(epsilon, guarantee.delta(epsilon))
-        rate = float((values[0] > epsilon).mean())
-        needed = event_delta(guarantee.delta(epsilon), epsilon, rate, runs, confidence)
-        flagged = equivalent_mu(epsilon, needed) if needed < 1 else math.inf
+        if guarantee.is_amplified:
+            rate = float((values[0] > epsilon).mean())
+            needed = event_delta(guarantee.delta(epsilon), epsilon, rate, runs, confidence)
+            flagged = equivalent_mu(epsilon, needed) if needed < 1 else math.inf
+        else:
+            flagged = claimed * event_factor(claimed, epsilon, runs, confidence)
         # The interval's lower end uses half of the error; this bound has the other half.
         tail = (1 - confidence) / 4
         threshold = best_epsilon_threshold(*pilot, runs, delta, tail)
