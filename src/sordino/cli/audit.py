@@ -307,22 +307,21 @@ def _show_white_box(
 
     from sordino.audit.power import POWER, above
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("recipe", no_wrap=True)
     headings = ("mu\nclaimed", "mu measured\n(interval)", "epsilon\nclaimed", "epsilon\nat least")
-    for heading in headings:
+    for heading in (*headings, "seen\nfrom"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("detects\nfrom", justify="right", no_wrap=True)
-    table.add_column("violation", no_wrap=True)
+    table.add_column("viola-\ntion", no_wrap=True)
     for result in results:
         table.add_row(
             result.recipe,
             f"{result.mu_claimed:.3f}",
-            f"{result.mu_estimate:.2f} ({result.mu_low:.2f} .. {result.mu_high:.2f})",
+            f"{result.mu_estimate:.2f} ({result.mu_low:.2f}-{result.mu_high:.2f})",
             f"{result.epsilon_claimed:.4g}",
             f"{result.epsilon_low:.4g}",
             f"+{above(result.detectable)}" if isfinite(result.detectable) else "-",
-            "FOUND" if result.violates else "none found",
+            "FOUND" if result.violates else "none",
             style="bold red" if result.violates else "",
         )
     out().print(table)
@@ -330,7 +329,7 @@ def _show_white_box(
         f"{results[0].runs:,} runs of the real loop with the worst example of each plan and as many "
         f"without; all intervals together hold with probability {confidence:g}. Epsilon at delta "
         f"{' and '.join(dict.fromkeys(f'{r.delta:g}' for r in results))}; with secret batches, mu of the "
-        "privacy curve at epsilon 1. A mu that much above the claim would be detected with probability "
+        'privacy curve at epsilon 1. A mu above the claim by "seen from" is detected with probability '
         f"{POWER:g}.",
         style="dim",
     )
