@@ -139,12 +139,14 @@ class Attacker:
         assert isinstance(found, Request)
         before = self.state
         self.state, answer = self.client.respond(self.state, found)
-        answer = message_from_bytes(answer.to_bytes())
         if isinstance(answer, Refusal):
             assert self.state == before, "a refusal must leave the state alone"
+            assert message_from_bytes(answer.to_bytes()) == answer
             self.refused.append(answer)
-            return answer
-        assert isinstance(answer, Reply)
+            return answer  # with its detail, which is never sent
+        found_again = message_from_bytes(answer.to_bytes())
+        assert isinstance(found_again, Reply)
+        answer = found_again
         if answer.index > len(self.log):
             self.log.append((found, answer))
             self.turn = max(self.turn, found.turn)

@@ -225,7 +225,6 @@ def check(folder: Path, agreement: Agreement, model: Model) -> None:
                 name,
                 record.turn,
                 index,
-                sent.block,
                 sent.asked.hex(),
                 values.astype(np.int32),
             )

@@ -29,7 +29,7 @@ def refused(answer: Any, code: str, *words: str) -> Refusal:
     assert isinstance(answer, Refusal), answer
     assert answer.code == code, answer
     for word in words:
-        assert word in answer.reason, answer.reason
+        assert word in answer.detail, answer.detail
     assert answer.is_final is not REFUSALS[code][1]
     return answer
 
@@ -327,8 +327,9 @@ class TestBudget:
         attacker = Attacker(scripted(agreement, blocks=3))
         for _ in range(12):
             attacker.ask(committed=0)
-        assert [reply.block for _, reply in attacker.log] == [0, 1, 2, 0, 1, 2, *[-1] * 6]
+        assert all(reply.block is None for _, reply in attacker.log)  # nobody's business
         found = attacker.check()
+        assert found.blocks == [0, 1, 2, 0, 1, 2, *[-1] * 6]
         assert all((s == 0).all() for s in found.sums[6:])
         # Noise alone is still noise: the last messages are as wide as the first.
         assert min(np.abs(m).max() for m in found.messages[6:]) > 0
@@ -338,7 +339,8 @@ class TestBudget:
         for _ in range(12):
             answer = attacker.ask(committed=attacker.state.index)
             assert isinstance(answer, Reply)
-            assert answer.block == -1
+            assert attacker.state.sent is not None
+            assert attacker.state.sent.block == -1
             assert np.abs(answer.values).max() > 0
 
 
@@ -634,7 +636,7 @@ class TestTheServer:
         for name, asked in requests.items():
             digest = asked.digest().hex()
             values = np.zeros(D, np.int32)
-            reply = Reply(agreement.digest, name, 1, 1, block, digest, values)
+            reply = Reply(agreement.digest, name, 1, 1, digest, values, block)
             after, verdict, done = server.receive(state, name, reply)
             assert not verdict.taken
             assert done is None
@@ -646,7 +648,6 @@ class TestTheServer:
             "client": "client-0",
             "turn": 1,
             "code": "budget",
-            "reason": "no more",
         }
         return Refusal(**{**fields, **changes})
 
@@ -655,10 +656,10 @@ class TestTheServer:
         after, verdict, done = server.receive(state, "client-0", self.final(world))
         assert not verdict.taken
         assert done is None
-        assert verdict.reason == "client-0 refuses: no more"
-        assert after.out == {"client-0": "no more"}
+        assert verdict.reason == "client-0 refuses: the budget is spent"
+        assert after.out == {"client-0": "the budget is spent"}
         # Not for good: asked again.
-        self.rejects(world, "client-0", self.final(world, code="local"), "no more")
+        self.rejects(world, "client-0", self.final(world, code="local"), "cannot answer")
 
     @pytest.mark.parametrize(
         ("sender", "changes"),
@@ -728,5 +729,6 @@ def test_every_refusal_is_one_sentence() -> None:
     for request in requests:
         answer = attacker.send(request)
         assert isinstance(answer, Refusal)
-        assert answer.reason.isprintable()
-        assert 0 < len(answer.reason) <= 200
+        assert answer.reason == REFUSALS[answer.code][0]
+        assert answer.detail.isprintable()
+        assert 0 < len(answer.detail) <= 200

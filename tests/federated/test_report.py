@@ -70,9 +70,8 @@ def made_up(agreement: Agreement, seed: int = 0) -> list[RoundRecord]:
             sent[name] = sent.get(name, 0) + 1
         committed = {name: sent[name] for name in asked[: len(members)]}
         blocks = {name: index - 1 for name, index in committed.items()}
-        spent = {n: agreement.mu * math.sqrt(k / agreement.cap) for n, k in committed.items()}
         at = f"2026-01-01T00:00:{t % 60:02d}.000+00:00"
-        found.append(RoundRecord(t, t, committed, blocks, tuple(asked), spent, {}, at))
+        found.append(RoundRecord(t, t, committed, blocks, tuple(asked), {}, at))
     return found
 
 
@@ -200,11 +199,11 @@ def test_what_is_computed_from_public_facts_is_what_clients_know(
         assert client.sent <= state.index
         assert client.client_level is not None
         assert client.client_level <= state.other.mu * (1 + 1e-9)
-        assert client.mu <= clients[client.name].client.spent(state)
+        assert client.mu <= clients[client.name].client.spent(state) * (1 + 1e-9)
         if client.sent == state.index:
             exact += 1
             assert client.client_level == pytest.approx(state.other.mu, rel=1e-9)
-            assert client.mu == clients[client.name].client.spent(state)
+            assert client.mu == pytest.approx(clients[client.name].client.spent(state), rel=1e-9)
     assert exact
     assert any(client.uncommitted for client in facts.clients)
     assert sum(len(client.taken) for client in facts.clients) == 30
@@ -317,14 +316,13 @@ def test_what_a_client_says_about_itself_is_not_believed_blindly(tmp_path: Path)
     name = next(iter(first.committed))
     lie = replace(
         first,
-        spent={**first.spent, name: 9e8},
         committed={**first.committed, name: 10**6},
         metrics={"$\\frac{": 0.5, HOSTILE: math.nan},
     )
     index = write_federated_report(tmp_path, agreement, [lie], title="Lies")
-    assert "says it spent more than was agreed" in index.read_text("utf-8")
+    assert "its messages cost more than was agreed" in index.read_text("utf-8")
     text = Page((tmp_path / "clients" / f"{name}.html").read_text("utf-8")).text
-    assert "This client says that it has spent more than was agreed" in text
+    assert "This client's messages cost more than was agreed" in text
     assert "all examples of this client" not in text  # a million messages in one turn: not counted
 
 

@@ -36,11 +36,13 @@ from typing import Any
 import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
 from scipy.stats import norm, rankdata
 
 from sordino.audit.curves import Points, largest_power, measured_curve
 from sordino.audit.intervals import proportion
-from sordino.audit.whitebox import percent
+from sordino.audit.power import POWER
+from sordino.audit.whitebox import finite, percent
 from sordino.engine.entry import as_records
 from sordino.engine.train import train
 from sordino.errors import SordinoError, require_count, require_fraction
@@ -116,6 +118,8 @@ class MembershipReport:
       auc_bound: the largest area under the curve that the guarantee allows.
       changes: neighbouring steps between a model with an example and one with another in its place.
       confidence: of all bounds against the claim together.
+      detectable: the smallest area that would have exceeded the claim with probability `power.POWER`;
+        infinite if none would.
     """
 
     members: int
@@ -125,6 +129,7 @@ class MembershipReport:
     changes: int
     confidence: float
     guarantee: Guarantee
+    detectable: float = math.inf
 
     @property
     def violates(self) -> bool:
@@ -159,13 +164,21 @@ class MembershipReport:
         beyond = self._excesses()
         if beyond:
             return f"The model leaks more than its guarantee allows: {beyond[-1]} ({size})."
-        return f"No attack goes beyond the guarantee: {found} ({size})."
+        could = "no area could have been called a violation"
+        if math.isfinite(self.detectable):
+            could = f"an area of {self.detectable:.3f} or more would have been detected"
+        return (
+            f"No violation found. {found[0].upper()}{found[1:]}; {could} ({size}, {percent(POWER)} "
+            "power). These attacks see one model and typical examples."
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for continuous integration."""
         return {
             **asdict(self),
             "kind": "membership",
+            "detectable": finite(self.detectable),
+            "power": POWER,
             "guarantee": self.guarantee.to_json(),
             "exceeded": self.violates,
             "verdict": self.verdict(),
@@ -204,15 +217,35 @@ def membership_report(
     tail = (1 - confidence) / ((2 * len(rates) + 1) * len(attacks))
     grid = np.linspace(0.0, 1.0, 2001)
     allowed = largest_power(guarantee, grid, changes=changes)
+    bound = min(1.0, float(np.trapezoid(allowed, grid)))
     return MembershipReport(
         members=members,
         others=others,
         attacks=tuple(_attacked(attack, guarantee, changes, rates, tail) for attack in attacks),
-        auc_bound=min(1.0, float(np.trapezoid(allowed, grid))),
+        auc_bound=bound,
         changes=changes,
         confidence=confidence,
         guarantee=guarantee,
+        detectable=_detectable_area(bound, members, others, tail),
     )
+
+
+def _detectable_area(bound: float, members: int, others: int, tail: float) -> float:
+    """The smallest area whose interval lies above `bound` with probability `POWER`; infinite if none.
+
+    The error is that of Gaussian scores of that area (Hanley & McNeil 1982), which is close for others.
+    """
+
+    def short(auc: float) -> float:
+        above, below = auc / (2 - auc) - auc**2, 2 * auc**2 / (1 + auc) - auc**2
+        spread = auc * (1 - auc) + (members - 1) * above + (others - 1) * below
+        error = math.sqrt(spread / (members * others))
+        return auc - float(norm.isf(tail) + norm.isf(1 - POWER)) * error - bound
+
+    highest = 1 - 1 / (members + others)
+    if short(highest) <= 0:
+        return math.inf
+    return float(brentq(short, bound, highest)) if short(bound) < 0 else bound
 
 
 def _attacked(

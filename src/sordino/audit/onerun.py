@@ -31,6 +31,7 @@ half of the error where the plan makes one.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,9 +42,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+from scipy.stats import beta, norm, rankdata
 
 from sordino.audit._jax_privacy import auditing
 from sordino.audit.curves import Points, measured_curve
+from sordino.audit.intervals import equivalent_mu
+from sordino.audit.power import POWER, detectable, detection
 from sordino.audit.whitebox import CONFIDENCE, finite, percent, stated_delta
 from sordino.engine.entry import as_records
 from sordino.engine.train import Result, train
@@ -75,6 +80,8 @@ class OneRunResult:
       epsilon_claimed: what the plan states at `delta`.
       confidence: that neither bound is too high.
       exposure: area under the attack's curve; 0.5 is guessing.
+      detectable: the smallest mu, in units of the claim's, that would have refuted it with probability
+        `power.POWER` for canaries as telling as these; infinite if none would.
       curve: (false positive rate, true positive rate) of the scores.
       training: the run's result, with the model.
     """
@@ -95,6 +102,7 @@ class OneRunResult:
     curve: Points = ()
     guarantee: Guarantee | None = None
     training: Result | None = None
+    detectable: float = math.inf
 
     @property
     def best(self) -> float:
@@ -118,7 +126,11 @@ class OneRunResult:
         )
         if self.violates:
             return f"{self.recipe} leaks more than its plan states: {bound} ({how})."
-        return f"{self.recipe} was not found to leak more than its plan states: {bound} ({how})."
+        could = detection(self.detectable, ", with canaries as telling as these")
+        return (
+            f"No violation found. {bound[0].upper()}{bound[1:]}; {could} ({self.recipe}: {how}, "
+            f"{percent(POWER)} power; violations are of mu)."
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for continuous integration, without the model; infinite claims become null."""
@@ -128,6 +140,8 @@ class OneRunResult:
             "kind": "one-run",
             "canary_kind": self.kind,
             "epsilon_claimed": finite(self.epsilon_claimed),
+            "detectable": finite(self.detectable),
+            "power": POWER,
             "guarantee": None if self.guarantee is None else self.guarantee.to_json(),
             "exceeded": self.violates,
             "verdict": self.verdict(),
@@ -221,6 +235,17 @@ def scored(
         if by_gdp > epsilon_low:
             guesses, right = more, of_them
     auditor = auditing().CanaryScoreAuditor(scores[coins], scores[~coins])
+    exposure = float(auditor.attack_auroc())
+    claimed = guarantee.epsilon(delta)
+    best = max(epsilon_low, by_gdp or 0.0)
+    found = math.inf
+    if best <= claimed < math.inf:
+        mu = guarantee.mu if gaussian else equivalent_mu(claimed, delta)
+        flagged = _flagged_mu(len(coins), claimed, error, delta, guesses if gaussian else None)
+        # The area as it is: the auditor's own is of the convex hull, and never below one half.
+        ranks = rankdata(scores)[coins].mean() - (coins.sum() + 1) / 2
+        seen = min(float(ranks) / int((~coins).sum()), 1 - 1e-12)
+        found = detectable(flagged, math.sqrt(2) * float(norm.ppf(seen)), mu)
     return OneRunResult(
         recipe=plan.recipe,
         kind=kind,
@@ -230,15 +255,60 @@ def scored(
         right=right,
         epsilon_low=epsilon_low,
         epsilon_low_gdp=by_gdp,
-        epsilon_claimed=guarantee.epsilon(delta),
+        epsilon_claimed=claimed,
         delta=delta,
         confidence=confidence,
-        exposure=float(auditor.attack_auroc()),
+        exposure=exposure,
         adjacency=guarantee.adjacency,
         curve=measured_curve(scores[~coins], scores[coins]),
         guarantee=guarantee,
         training=training,
+        detectable=found,
     )
+
+
+def _flagged_mu(m: int, claimed: float, error: float, delta: float, gaussian: int | None) -> float:
+    """The smallest mu of m canaries' scores that refutes `claimed` with probability `POWER`.
+
+    Scores of mu-GDP canaries are at best Gaussian, mu apart. Each share of guesses raises the alarm by
+    itself; the Gaussian bound takes long, and is looked at for `gaussian` guesses only.
+    """
+    tries = [(max(1, round(share * m)), False) for share in GUESSES]
+    tries += [] if gaussian is None else [(gaussian, True)]
+    found = math.inf
+    for guesses, by_gdp in tries:
+        low, high = 0, guesses + 1  # right guesses: too few, enough
+        while high - low > 1:
+            middle = (low + high) // 2
+            enough = _bound(m, guesses, middle, error, delta, by_gdp) > claimed
+            low, high = (low, middle) if enough else (middle, high)
+        if high <= guesses:
+            share = float(beta.ppf(POWER, high, guesses - high + 1))
+            found = min(found, _mu_of_guesses(guesses / m, share))
+    return found
+
+
+def _bound(m: int, guesses: int, right: int, error: float, delta: float, by_gdp: bool) -> float:
+    """The lower bound on epsilon from so many right guesses among m canaries."""
+    module = auditing()
+    inside, outside = np.zeros(max(m // 2, right)), np.zeros(max(m - m // 2, guesses - right))
+    inside[:right], outside[: guesses - right] = 1.0, 1.0
+    auditor = module.CanaryScoreAuditor(inside, outside)
+    bound = auditor.epsilon_one_run_fdp if by_gdp else auditor.epsilon_one_run
+    return float(bound(error / len(GUESSES), delta, threshold_strategy=module.Explicit(0.5)))
+
+
+def _mu_of_guesses(share: float, right: float) -> float:
+    """mu at which, of the highest `share` of all scores, `right` are of canaries that were in."""
+
+    def short(mu: float) -> float:
+        def above(threshold: float) -> float:
+            return float((norm.sf(threshold - mu) + norm.sf(threshold)) / 2) - share
+
+        threshold = brentq(above, -40.0, 40.0 + mu)
+        return float(norm.sf(threshold - mu)) / (2 * share) - right
+
+    return float(brentq(short, 0.0, 40.0)) if short(0.0) < 0 < short(40.0) else math.inf
 
 
 def _best_guesses(

@@ -34,8 +34,10 @@ from sordino.audit.whitebox import (
     RUNS,
     Array,
     AuditResult,
+    Moved,
     by_event,
     check_auditable,
+    furthest,
     log_mixture,
     pilot_of,
     result_of,
@@ -117,9 +119,10 @@ class OwnNeighbours:
         mu = self.plan.guarantee.mu
         at = min(1.0, mu * mu / 2) if epsilon is None else epsilon
         require_positive("epsilon", max(at, MIN_MU))
+        seen: list[Moved] = []
         pilot, values = (
             tuple(
-                np.concatenate(list(self.ratios(world, 4 * seed + 2 * part + world, count)))
+                np.concatenate(list(self.ratios(world, 4 * seed + 2 * part + world, count, seen)))
                 for world in (0, 1)
             )
             for part, count in ((1, pilot_of(runs)), (0, runs))
@@ -133,10 +136,16 @@ class OwnNeighbours:
             epsilon=at,
             delta=stated_delta(self.plan, delta),
             confidence=confidence,
+            moved=max(seen, key=lambda moved: moved.ratio - moved.rounding),
         )
 
-    def ratios(self, world: int, seed: int, runs: int) -> Iterator[Array]:
-        """Log-likelihood ratios of the runs of one world, batch by batch."""
+    def ratios(
+        self, world: int, seed: int, runs: int, seen: list[Moved] | None = None
+    ) -> Iterator[Array]:
+        """Log-likelihood ratios of the runs of one world, batch by batch.
+
+        `seen` is given, for each batch, the step in which the row moved a sum furthest.
+        """
         recording = self.worlds[world]
         begin = 0
         for sums, points in recording.releases(seed, runs):
@@ -148,6 +157,8 @@ class OwnNeighbours:
                 )
                 picked = tuple(part[: len(sums)] for part in drawn)
             base, shift = self.means(points, picked)
+            if seen is not None:
+                seen.append(self._furthest(base, shift))
             begin += recording.at_once()
             yield self._ratio(np.asarray(sums, np.float64), base, shift)
 
@@ -169,6 +180,12 @@ class OwnNeighbours:
         unit = 1.0 if self.plan.lattice is None else self.plan.lattice.step
         with_row, without_row = (unit * np.asarray(m, np.float64).reshape(shape) for m in means)
         return without_row, with_row - without_row
+
+    def _furthest(self, base: Array, shift: Array) -> Moved:
+        """The run and step in which the row moves a sum furthest (runs, steps, channels, d)."""
+        sizes = np.abs(base).sum(axis=-1)
+        found = [furthest(self.plan, *one) for one in zip(shift, sizes, strict=True)]
+        return max(found, key=lambda moved: moved.ratio - moved.rounding)
 
     def _ratio(self, sums: Array, base: Array, shift: Array) -> Array:
         rest = sums - base

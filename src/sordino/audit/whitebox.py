@@ -27,6 +27,13 @@ those are drawn, so that the interval is valid for either.
 `mu_low`. Elsewhere it is that of one more event E, chosen on the pilot: ``P(E) <= e^eps Q(E) + delta``
 with Clopper-Pearson bounds for both sides. All bounds that can raise the alarm together are missed
 with probability ``1 - confidence`` at most.
+
+**Step by step.** mu is one number for all steps, and a bound that is exceeded in some of them may hide in
+it. So every step is looked at by itself, in both worlds and without noise: where sum and noise would meet,
+the sums may differ by what the plan states for that step, and no more. This has no statistics in it.
+
+**What it could have found.** An audit that finds nothing also says how large a violation would have raised
+the alarm with probability 95 % (`sordino.audit.power`). It never says that a plan is right.
 """
 
 from __future__ import annotations
@@ -57,6 +64,14 @@ from sordino.audit.intervals import (
     hockey_stick,
     separation,
 )
+from sordino.audit.power import (
+    POWER,
+    detectable,
+    detection,
+    event_delta,
+    event_factor,
+    separable,
+)
 from sordino.audit.recording import Recording
 from sordino.errors import SordinoError, require_count, require_fraction, require_positive
 from sordino.planning import Plan
@@ -77,6 +92,27 @@ PILOT = 0.2
 CLEARLY = 1.1
 # A discriminant of more numbers than this share of the pilot would fit its noise.
 MOST_FEATURES = 0.1
+# Sums are float32: the difference of two is known to this share of what is in them.
+ROUNDING = 1e-5
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How far the example moves the sum of one step, before noise, against what the plan states.
+
+    Attributes:
+      step: from 0; the one where `ratio` is largest.
+      ratio: distance over bound.
+      rounding: what float32 sums may add to it.
+    """
+
+    step: int
+    ratio: float
+    rounding: float
+
+    @property
+    def exceeds(self) -> bool:
+        return self.ratio > 1 + self.rounding
 
 
 @dataclass(frozen=True)
@@ -94,6 +130,9 @@ class AuditResult:
       epsilon_low, epsilon_claimed: a lower bound on epsilon at `delta` from the runs, and the claim.
       curve: (false positive rate, true positive rate) of the attack.
       guarantee: the claim in full.
+      detectable: the smallest leak, in units of the claim, that would have raised the alarm with
+        probability `power.POWER`; infinite if none would.
+      moved: the step in which the example moves the sum furthest; None where it was not looked at.
     """
 
     recipe: str
@@ -110,11 +149,14 @@ class AuditResult:
     epsilon_claimed: float = math.inf
     curve: Points = ()
     guarantee: Guarantee | None = None
+    detectable: float = math.inf
+    moved: Moved | None = None
 
     @property
     def violates(self) -> bool:
         """Whether the loop leaks more than its plan states, at this confidence."""
-        return self.mu_low > self.mu_claimed or self.epsilon_low > self.epsilon_claimed
+        beyond = self.moved is not None and self.moved.exceeds
+        return beyond or self.mu_low > self.mu_claimed or self.epsilon_low > self.epsilon_claimed
 
     @property
     def ratio(self) -> float:
@@ -136,19 +178,28 @@ class AuditResult:
             f"{self.epsilon_claimed:.4g} is claimed"
         )
         if self.violates:
+            step = ""
+            if self.moved is not None and self.moved.exceeds:
+                step = (
+                    f"in step {self.moved.step + 1:,} one {unit} moves the sum by "
+                    f"{self.moved.ratio:.4g} times its bound; "
+                )
             return (
-                f"{self.recipe} leaks more than its plan states: {found}{at}, where {self.mu_claimed:.4g} "
-                f"is claimed; {bound} ({stated})."
+                f"{self.recipe} leaks more than its plan states: {step}{found}{at}, where "
+                f"{self.mu_claimed:.4g} is claimed; {bound} ({stated})."
             )
         return (
-            f"{self.recipe} keeps its word: {found}{at}, {self.ratio:.1%} of the claimed "
-            f"{self.mu_claimed:.4g}; {bound} ({stated})."
+            f"No violation found. Measured mu {self.ratio:.3f} of the claim; "
+            f"{detection(self.detectable)} ({self.recipe}: {found}{at}, where {self.mu_claimed:.4g} is "
+            f"claimed; {bound}; {stated}, {percent(POWER)} power)."
         )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for continuous integration; infinite claims become null."""
         data = {**asdict(self), "kind": "white-box", "exceeded": self.violates}
         data["epsilon_claimed"] = finite(self.epsilon_claimed)
+        data["detectable"] = finite(self.detectable)
+        data["power"] = POWER
         data["guarantee"] = None if self.guarantee is None else self.guarantee.to_json()
         return {**data, "verdict": self.verdict()}
 
@@ -291,7 +342,19 @@ class Neighbours:
             epsilon=at if guarantee.is_amplified else None,
             delta=stated_delta(self.plan, delta),
             confidence=confidence,
+            moved=self.moved(seed),
         )
+
+    def moved(self, seed: int = 0) -> Moved:
+        """How far the canary moves each step's sum without noise, at worst."""
+        without, having = (
+            np.asarray(next(world.silenced().releases(4 * seed, 1)).sums[0], np.float64)
+            for world in self.worlds
+        )
+        # (steps, channels, d); the clock's own coordinate has no example in it, and is large.
+        apart = (having - without)[..., -DIMENSIONS:]
+        largest = np.abs(np.stack([having, without])[..., -DIMENSIONS:]).sum(axis=-1).max(axis=0)
+        return furthest(self.plan, apart, largest)
 
     def _chosen_attack(
         self, scored: Score, without: Array, having: Array, epsilon: float
@@ -381,6 +444,22 @@ def pilot_of(runs: int) -> int:
     return max(100, round(PILOT * runs))
 
 
+def furthest(plan: Plan, apart: Array, sums: Array) -> Moved:
+    """The step in which two worlds' sums are furthest apart, in units of what the plan states for it.
+
+    Args:
+      apart: difference of the sums (steps, channels, d).
+      sums: how large they are (steps, channels): so coarse are float32 numbers.
+    """
+    bounds = plan.contribution.bounds(plan.population.steps).T
+    bounds = bounds * (2.0 if plan.guarantee.adjacency == "replace-one" else 1.0)
+    ratios = np.linalg.norm(apart, axis=-1) / bounds
+    beyond = ratios - ROUNDING * (1 + sums / bounds)
+    step, channel = np.unravel_index(int(np.argmax(beyond)), beyond.shape)
+    rounding = float((ratios - beyond)[step, channel])
+    return Moved(int(step), float(ratios[step, channel]), rounding)
+
+
 def result_of(
     plan: Plan,
     attack: str,
@@ -391,6 +470,7 @@ def result_of(
     epsilon: float | None,
     delta: float,
     confidence: float,
+    moved: Moved | None = None,
 ) -> AuditResult:
     """The result of an attack whose statistic has these values in each world (without, having).
 
@@ -401,10 +481,17 @@ def result_of(
     runs = len(values[0])
     if epsilon is None:
         claimed = guarantee.mu
+        flagged = separable(claimed, runs, confidence)
         # Without any noise, mu has no bound; what is above this one protects nobody.
         epsilon_low = epsilon_from_mu(min(max(low, 0.0), MAX_MU), delta)
     else:
         claimed = equivalent_mu(epsilon, guarantee.delta(epsilon))
+        if guarantee.is_amplified:
+            rate = float((values[0] > epsilon).mean())
+            needed = event_delta(guarantee.delta(epsilon), epsilon, rate, runs, confidence)
+            flagged = equivalent_mu(epsilon, needed) if needed < 1 else math.inf
+        else:
+            flagged = claimed * event_factor(claimed, epsilon, runs, confidence)
         # The interval's lower end uses half of the error; this bound has the other half.
         tail = (1 - confidence) / 4
         threshold = best_epsilon_threshold(*pilot, runs, delta, tail)
@@ -425,6 +512,8 @@ def result_of(
         epsilon_claimed=guarantee.epsilon(delta),
         curve=measured_curve(*values),
         guarantee=guarantee,
+        detectable=detectable(flagged, estimate, claimed),
+        moved=moved,
     )
 
 

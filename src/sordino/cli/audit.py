@@ -297,23 +297,28 @@ def _plans(names: list[str], plan_file: Path | None) -> tuple[list[Plan], list[s
 def _show_white_box(
     results: Sequence[AuditResult], confidence: float, skipped: Sequence[str]
 ) -> None:
+    from math import isfinite
+
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    from sordino.audit.power import POWER, above
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("recipe", no_wrap=True)
     headings = ("mu\nclaimed", "mu measured\n(interval)", "epsilon\nclaimed", "epsilon\nat least")
-    for heading in headings:
+    for heading in (*headings, "seen\nfrom"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    table.add_column("viola-\ntion", no_wrap=True)
     for result in results:
         table.add_row(
             result.recipe,
             f"{result.mu_claimed:.3f}",
-            f"{result.mu_estimate:.2f} ({result.mu_low:.2f} .. {result.mu_high:.2f})",
+            f"{result.mu_estimate:.2f} ({result.mu_low:.2f}-{result.mu_high:.2f})",
             f"{result.epsilon_claimed:.4g}",
             f"{result.epsilon_low:.4g}",
-            "EXCEEDED" if result.violates else "holds",
+            f"+{above(result.detectable)}" if isfinite(result.detectable) else "-",
+            "FOUND" if result.violates else "none",
             style="bold red" if result.violates else "",
         )
     out().print(table)
@@ -321,7 +326,8 @@ def _show_white_box(
         f"{results[0].runs:,} runs of the real loop with the worst example of each plan and as many "
         f"without; all intervals together hold with probability {confidence:g}. Epsilon at delta "
         f"{' and '.join(dict.fromkeys(f'{r.delta:g}' for r in results))}; with secret batches, mu of the "
-        "privacy curve at epsilon 1.",
+        'privacy curve at epsilon 1. A mu above the claim by "seen from" is detected with probability '
+        f"{POWER:g}.",
         style="dim",
     )
     for name in skipped:
@@ -344,7 +350,7 @@ def _show_one_run(result: OneRunResult) -> None:
         ("epsilon at least, Gaussian noise", "-" if by_gdp is None else f"{by_gdp:.4g}"),
         (f"epsilon claimed at delta {result.delta:g}", f"{result.epsilon_claimed:.4g}"),
         ("adjacency of the claim", result.adjacency),
-        ("verdict", "EXCEEDED" if result.violates else "not exceeded"),
+        ("violation", "FOUND" if result.violates else "none found"),
     ]
     for row in rows:
         table.add_row(*row)
@@ -392,7 +398,11 @@ def _finish(
         style = "bold red" if exceeded else "bold"
         out().print(result.verdict(), style=style, markup=False, soft_wrap=True)
     if not exceeded and len(results) > 1:
-        out().print(f"0 of {len(results)} claims exceeded", style="bold green")
+        out().print(
+            f"No violation found in {len(results)} audits. A violation as large as the table says for "
+            "each would have been detected.",
+            style="bold green",
+        )
     if json_file is not None:
         data = {
             "format": FORMAT,

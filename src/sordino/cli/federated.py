@@ -352,7 +352,8 @@ class Told:
         raw: bytes = self._endpoint.answer(message)
         reply = message_from_bytes(raw)
         if isinstance(reply, Refusal):
-            err().print(f"turn {reply.turn}: refused: {reply.reason}", markup=False, soft_wrap=True)
+            why = self._endpoint.detail or reply.reason
+            err().print(f"turn {reply.turn}: refused: {why}", markup=False, soft_wrap=True)
         else:
             sent = self._endpoint.state.sent
             out().print(
@@ -388,7 +389,7 @@ def _spent(mu: float, agreement: Agreement) -> str:
 
 @contextmanager
 def _watched(agreement: Agreement) -> Iterator[Watcher]:
-    """A bar with rounds, participation, score and budget, and a line for everything unusual."""
+    """A bar with rounds, participation and score, and a line for everything unusual."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -414,7 +415,6 @@ def _watched(agreement: Agreement) -> Iterator[Watcher]:
         def done(record: RoundRecord) -> None:
             words = [f"{len(record.committed)} of {len(record.asked)} asked"]
             words += [f"{name} {value:.4g}" for name, value in record.metrics.items()]
-            words.append(f"most spent: mu {max(record.spent.values()):.4g} of {agreement.mu:.4g}")
             bar.update(task, completed=record.round, description=", ".join(words))
             step = max(1, agreement.rounds // 10)
             if plain and (record.round % step == 0 or record.round == agreement.rounds):

@@ -17,6 +17,14 @@ each of which the example moves by ``reach / n + sqrt(d)`` at most (the parts ar
     mu^2  <=  sum_i mu_i^2(reach / n + sqrt(d))
 
 for whatever cohorts, also if a server chooses them: every client limits its own stream to ``mu^2 / n``.
+
+What one client has spent is not n times its own stream's mu^2 where noise is cancelled: the helpers go
+on cancelling the noise that hid it when it has long stopped, as far as they may. Its own stream is
+known, and the n-1 others reach their limits at worst (`Agreement.total`):
+
+    mu^2  <=  mu_own^2 + (n - 1) (mu^2 / n)
+
+With fresh noise nothing is cancelled, all streams are alike, and it is n times its own.
 """
 
 from __future__ import annotations
@@ -41,7 +49,7 @@ from sordino.errors import (
     require_positive,
     shown,
 )
-from sordino.federated.account import LEAK_UNITS, Account
+from sordino.federated.account import LEAK_UNITS, ROUNDED, Account
 from sordino.mechanisms.discrete import MOST_VARIANCE
 from sordino.mechanisms.lattice import MOST_DRAWS, Lattice
 from sordino.privacy.discrete import rounding_distance
@@ -193,6 +201,12 @@ class Agreement:
                     "under a secure sum what is in more than one message is accounted for with fresh "
                     "noise only; choose schedule='fresh', or uses=1 and unit='example'"
                 )
+            if self.growing and not self.leak:
+                # A helper that comes later would have less noise than the client counts on.
+                raise SordinoError(
+                    "under a secure sum fresh noise is the same in every message; choose "
+                    "growing=false, or a leak above 0"
+                )
         if self.trust == "trusted" and self.extra:
             raise SordinoError("a trusted server needs no spare messages: extra=0")
         Lattice(self.exponent)
@@ -259,6 +273,50 @@ class Agreement:
     def limit(self) -> float:
         """mu^2 that one noised stream may reach."""
         return self.mu**2 / self.honest
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether a client is hidden by noise that others cancel later, whatever it does itself."""
+        return self.honest > 1 and self.leak > 0
+
+    def total(self, own: float) -> float:
+        """mu^2 of a client whose own stream has told `own`, against whoever sees the sums (or messages).
+
+        Whatever the others do from now on; at most the agreed mu^2 as long as `own` is within `limit`.
+        """
+        if self.is_lent:
+            return own + (self.honest - 1) * self.limit if own > 0 else 0.0
+        return own * self.honest
+
+    def allowance(self, mu: float) -> float:
+        """What of mu^2 is a client's own stream's, if `total` is to stay within it; may be negative."""
+        if self.is_lent:
+            return mu**2 - (self.honest - 1) * self.limit
+        return mu**2 / self.honest
+
+    @property
+    def least_mu(self) -> float:
+        """mu of a client that has sent one message: no budget of its own can be below it."""
+        return math.sqrt(self.total(self.reach**2 / (self.variance - ROUNDED)))
+
+    def check_own_budget(self, mu: float) -> None:
+        """Raise for a client's own budget that nobody would keep, or that one message is too much for."""
+        require_positive("mu", mu)
+        if self.trust == "trusted":
+            raise SordinoError(
+                "a client of a trusted server has no budget of its own: the noise is the server's; "
+                "leave out mu, or agree on a smaller one"
+            )
+        if mu < self.least_mu * (1 - 1e-9):
+            helpers = ", with what the other clients may still cancel" if self.is_lent else ""
+            raise SordinoError(
+                f"mu = {mu:.6g} is not enough for one message, which costs {self.least_mu:.6g}{helpers}"
+            )
+
+    @property
+    def tells_blocks(self) -> bool:
+        """Whether replies name their block: a trusted server counts how often each one was used."""
+        return self.trust == "trusted" and self.unit == "example" and self.uses > 1
 
     def variance_of(self, index: int) -> int:
         """V of the message with that index (from 1)."""

@@ -9,7 +9,10 @@ Whatever it is asked, by whomever, a client
   last one committed (E3): commits never go back;
 - takes every example at most as often as agreed; when there are none left it sends noise alone,
   because silence would tell (E8);
-- pays before it answers (`account.py`), and refuses what it cannot pay.
+- pays before it answers (`account.py`), and refuses what it cannot pay;
+- says no more than it must: a refusal is a code (why exactly stays here, in `Refusal.detail`), and a
+  reply tells neither what was spent nor, unless a trusted server counts uses, which examples are in it.
+  Both would tell how many examples there are.
 
 No disk, clock or entropy here: `durable.py` keeps the state, and has it on disk before a reply leaves.
 """
@@ -24,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.errors import SordinoError, require_positive
+from sordino.errors import SordinoError
 from sordino.federated.account import Account
 from sordino.federated.agreement import Agreement
 from sordino.federated.contribution import LocalData
@@ -105,7 +108,8 @@ class Client:
     """What never changes about a client: its name, its copy of the agreement, its data.
 
     Attributes:
-      mu: a budget of its own, below the agreement's, if it wants one.
+      mu: a budget of its own, below the agreement's, if it wants one. Under a secure sum with cancelled
+        noise it covers what the others may still cancel (`Agreement.total`), so it cannot be far below.
       mask: adds pads, under a secure sum.
     """
 
@@ -119,7 +123,7 @@ class Client:
         if self.name not in self.agreement.clients:
             raise SordinoError(f"the agreement has no client {self.name!r}")
         if self.mu is not None:
-            require_positive("mu", self.mu)
+            self.agreement.check_own_budget(self.mu)
         if (self.agreement.trust == "secure-sum") != (self.mask is not None):
             raise SordinoError("a secure sum needs pads, and nothing else does")
 
@@ -147,8 +151,8 @@ class Client:
             return state, self.refusal(request.turn, *objection)
         return self._answer(charged, request)
 
-    def refusal(self, turn: int, code: str, reason: str) -> Refusal:
-        return Refusal(self.agreement.digest, self.name, turn, code, reason)
+    def refusal(self, turn: int, code: str, detail: str) -> Refusal:
+        return Refusal(self.agreement.digest, self.name, turn, code, detail)
 
     def message(
         self, state: ClientState, request: Request, sent: Sent, noise: NDArray[np.int64]
@@ -175,9 +179,9 @@ class Client:
     def spent(self, state: ClientState) -> float:
         """mu of the worst example (or of the client), against whoever sees the messages.
 
-        Under a secure sum, against who sees the sums.
+        Under a secure sum, against who sees the sums, now and whatever the other clients do later.
         """
-        return float(np.sqrt(state.account.mu_squared * self.agreement.honest))
+        return float(np.sqrt(self.agreement.total(state.account.mu_squared)))
 
     def advanced(self, state: ClientState, request_committed: int, sent: Sent) -> ClientState:
         """The state after sending `sent`, for a journal that is read back."""
@@ -273,14 +277,11 @@ class Client:
         agreement = self.agreement
         if agreement.trust == "trusted":
             return None
-        limit = agreement.limit
-        if self.mu is not None:
-            limit = min(limit, self.mu**2 / agreement.honest)
-        if after.account.mu_squared > limit * (1 + 1e-9):
-            whole = np.sqrt(after.account.mu_squared * agreement.honest)
+        mu = agreement.mu if self.mu is None else min(agreement.mu, self.mu)
+        if after.account.mu_squared > min(agreement.limit, agreement.allowance(mu)) * (1 + 1e-9):
             return "budget", (
-                f"one more message would bring this client to mu = {whole:.6g}, and its budget is "
-                f"{np.sqrt(limit * agreement.honest):.6g}"
+                f"one more message would bring this client to mu = {self.spent(after):.6g}, and its "
+                f"budget is {mu:.6g}"
             )
         return None
 
@@ -304,8 +305,9 @@ class Client:
         agreement = self.agreement
         account, other, variance = state.account, state.other, agreement.variance_of(sent.index)
         example = [sent.block] if sent.block >= 0 else []
-        if agreement.honest > 1 and agreement.leak:
-            # This message hides the others' examples too, whether it has one of its own or not.
+        if agreement.uses == 1:
+            # Whether it has an example or not: under a secure sum it hides the others' too, and when
+            # the budget is spent must not tell how many examples there are.
             example = [sent.index - 1]
         groups = ([0], example) if agreement.unit == "client" else (example, [0])
         # The committed message stays, and the newest of the others.
@@ -349,8 +351,7 @@ class Client:
             self.name,
             sent.turn,
             sent.index,
-            sent.block,
             sent.asked.hex(),
             values.astype(width),
-            self.spent(state),
+            sent.block if self.agreement.tells_blocks else None,
         )

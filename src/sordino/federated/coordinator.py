@@ -47,7 +47,7 @@ _STATE = Kind(
  committed TEXT NOT NULL,
  blocks TEXT NOT NULL,
  asked TEXT NOT NULL,
- spent TEXT NOT NULL,
+ spent TEXT NOT NULL, -- what clients said up to 0.5.0; now empty, and never read
  metrics TEXT NOT NULL,
  at TEXT NOT NULL
 )""",
@@ -78,9 +78,8 @@ class RoundRecord:
 
     Attributes:
       committed: index of each client's message in it.
-      blocks: the block of examples of each.
+      blocks: the block of examples of each, where it was told; else -1.
       asked: everybody who was asked.
-      spent: what each says it has spent (mu).
       metrics: whatever `evaluate` said, on public data.
       at: when, UTC.
     """
@@ -90,7 +89,6 @@ class RoundRecord:
     committed: Mapping[str, int]
     blocks: Mapping[str, int]
     asked: tuple[str, ...]
-    spent: Mapping[str, float]
     metrics: Mapping[str, float]
     at: str
 
@@ -186,15 +184,13 @@ class DurableServer:
                     if client in after.asked and self.server.agreement.trust == "secure-sum":
                         self._give_up(f"{client} is out")
                 return
-            assert isinstance(message, Reply)
             self._silent.pop(client, None)
             if done is None:
                 if self.server.secret is None:
                     self._keep_reply(client, reply)
                 self.state = after
                 return
-            spent = {name: kept.spent for name, kept in before.inbox.items()}
-            self._commit(after, done, {**spent, client: message.spent}, before.asked)
+            self._commit(after, done, before.asked)
 
     def missing(self, client: str, reason: str) -> None:
         with self._lock:
@@ -212,7 +208,7 @@ class DurableServer:
             return list(self._history)
         with self._file.reading() as link:
             rows = link.execute(
-                "SELECT round, turn, committed, blocks, asked, spent, metrics, at FROM rounds "
+                "SELECT round, turn, committed, blocks, asked, metrics, at FROM rounds "
                 "ORDER BY round"
             ).fetchall()
         return [_record(row) for row in rows]
@@ -238,16 +234,14 @@ class DurableServer:
         self.state = self.server.give_up(self.state)
         self._write({"turn": self.state.turn, "asked": []}, clear=True)
 
-    def _commit(
-        self, after: ServerState, done: Done, spent: Mapping[str, float], asked: tuple[str, ...]
-    ) -> None:
+    def _commit(self, after: ServerState, done: Done, asked: tuple[str, ...]) -> None:
         agreement = self.server.agreement
         metrics: Mapping[str, float] = {}
         last = done.round == agreement.rounds
         if self.evaluate is not None and (done.round % self.every == 0 or last):
             metrics = {k: float(v) for k, v in self.evaluate(self.server.output(after)).items()}
         record = RoundRecord(
-            done.round, done.turn, done.committed, done.blocks, asked, spent, metrics, _now()
+            done.round, done.turn, done.committed, done.blocks, asked, metrics, _now()
         )
         if self.server.secret is not None:
             self._keep_key(after)
@@ -388,20 +382,20 @@ def _array(name: str, raw: bytes, size: int) -> NDArray[Any]:
 
 
 def _row(record: RoundRecord) -> tuple[Any, ...]:
-    parts = (record.committed, record.blocks, list(record.asked), record.spent, record.metrics)
+    spent: dict[str, float] = {}  # the column is there for files of earlier versions
+    parts = (record.committed, record.blocks, list(record.asked), spent, record.metrics)
     texts = [json.dumps(part if isinstance(part, list) else dict(part)) for part in parts]
     return (record.round, record.turn, *texts, record.at)
 
 
 def _record(row: tuple[Any, ...]) -> RoundRecord:
-    round_, turn, committed, blocks, asked, spent, metrics, at = row
+    round_, turn, committed, blocks, asked, metrics, at = row
     return RoundRecord(
         round_,
         turn,
         json.loads(committed),
         json.loads(blocks),
         tuple(json.loads(asked)),
-        json.loads(spent),
         json.loads(metrics),
         at,
     )

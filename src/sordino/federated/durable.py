@@ -54,6 +54,10 @@ class Part:
     mu: float | None = None
     private: bytes | None = None
 
+    def __post_init__(self) -> None:
+        if self.mu is not None:  # before a journal is made
+            self.agreement.check_own_budget(self.mu)
+
     def client(self, order: bytes) -> Client:
         """The state machine; `order` is the key of the order of its examples."""
         arrays = self.data if isinstance(self.data, tuple) else (self.data,)
@@ -97,17 +101,26 @@ class VolatileClient:
     def __init__(self, part: Part, secret: bytes) -> None:
         self.client = part.client(order_key(secret))
         self.state: ClientState = self.client.begin(secret)
+        self.detail = ""
 
     def answer(self, message: bytes) -> bytes:
-        request = _request(self.client, message)
-        if isinstance(request, bytes):
-            return request
-        self.state, reply = self.client.respond(self.state, request)
+        found = _request(self.client, message)
+        if isinstance(found, Refusal):
+            return self._said(found)
+        self.state, reply = self.client.respond(self.state, found)
+        return self._said(reply)
+
+    def _said(self, reply: Reply | Refusal) -> bytes:
+        self.detail = reply.detail if isinstance(reply, Refusal) else ""
         return _bytes(self.state, reply)
 
 
 class DurableClient:
-    """A client with a journal and a seal."""
+    """A client with a journal and a seal.
+
+    Attributes:
+      detail: why the last request was refused, for whoever runs this client; the server is told a code.
+    """
 
     def __init__(
         self, client: Client, state: ClientState, journal: Journal, seals: SealFile, seal: Seal
@@ -117,6 +130,7 @@ class DurableClient:
         self._is_sealed = True
         self._lock = threading.Lock()
         self.clock: Clock = _now
+        self.detail = ""
 
     @classmethod
     def open(
@@ -170,18 +184,21 @@ class DurableClient:
 
     def answer(self, message: bytes) -> bytes:
         with self._lock:
-            request = _request(self.client, message)
-            if isinstance(request, bytes):
-                return request
-            try:
-                self._write_seal()
-                after, reply = self.client.respond(self.state, request)
-                if after.index != self.state.index:
-                    self._keep(after, request)
-            except SordinoError as error:
-                # Nothing left the machine. What was written counts as sent all the same.
-                return self.client.refusal(request.turn, "local", str(error)).to_bytes()
+            found = _request(self.client, message)
+            reply = self._answer(found) if isinstance(found, Request) else found
+            self.detail = reply.detail if isinstance(reply, Refusal) else ""
             return _bytes(self.state, reply)
+
+    def _answer(self, request: Request) -> Reply | Refusal:
+        try:
+            self._write_seal()
+            after, reply = self.client.respond(self.state, request)
+            if after.index != self.state.index:
+                self._keep(after, request)
+        except (SordinoError, OSError) as error:
+            # Nothing left the machine. What was written counts as sent all the same.
+            return self.client.refusal(request.turn, "local", str(error))
+        return reply
 
     def close(self) -> None:
         self._journal.close()
@@ -206,7 +223,7 @@ class DurableClient:
             self._is_sealed = True
 
 
-def _request(client: Client, message: bytes) -> Request | bytes:
+def _request(client: Client, message: bytes) -> Request | Refusal:
     """The request, or the refusal to send back."""
     try:
         found = message_from_bytes(message)
@@ -214,7 +231,7 @@ def _request(client: Client, message: bytes) -> Request | bytes:
             raise SordinoError("a client answers requests only")
         return found
     except SordinoError as error:
-        return client.refusal(0, "malformed", str(error)).to_bytes()
+        return client.refusal(0, "malformed", str(error))
 
 
 def _bytes(state: ClientState, reply: Reply | Refusal) -> bytes:
@@ -251,4 +268,13 @@ def _recovered(
         seal = _sealed(seal, state, entry.hash)
         seals.keep(seal)
     pending = journal.last_reply(count) if count else None
-    return replace(state, pending=pending), seal
+    return replace(state, pending=_as_sent_now(pending)), seal
+
+
+def _as_sent_now(pending: bytes | None) -> bytes | None:
+    """A kept reply without what earlier versions told in it; a trusted server's are never kept."""
+    if pending is None:
+        return None
+    reply = message_from_bytes(pending)
+    assert isinstance(reply, Reply)
+    return replace(reply, block=None).to_bytes()

@@ -2,11 +2,14 @@
 
     request   server -> client: the point to evaluate at, the one before, which message was committed
     reply     client -> server: a noised sum in whole lattice steps
-    refusal   client -> server: a code and one sentence
+    refusal   client -> server: a code from a closed list
 
 The bytes are ``magic, kind, length of header, header (JSON), arrays``, with nothing left over. They come
 from parties that are not trusted: reading them allocates no more than they hold and raises nothing but
 `SordinoError`.
+
+Up to 0.5.0 a reply (kind 2) also told its block and what was spent, and a refusal (kind 3) a sentence of
+the client's. Both are still read; what they told is dropped but for the block, and kinds 4 and 5 are sent.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.errors import SordinoError, one_line, shown
+from sordino.errors import SordinoError, shown
 
 _MAGIC = b"SORDFED1"
 _DIGEST = re.compile("[0-9a-f]{64}", re.ASCII)
@@ -32,7 +35,8 @@ _LONGEST_HEADER = 1 << 20
 # A turn, a round, an index: far beyond any run, far below what an int64 holds.
 _MOST = 1 << 48
 
-# Why a client refuses. The second value says whether asking again later could help.
+# Why a client refuses: all that a server is told. The second value says whether asking again later could
+# help.
 REFUSALS = {
     "malformed": ("the request cannot be read", False),
     "agreement": ("the request is for another agreement", False),
@@ -98,21 +102,20 @@ class Reply:
       client: its name.
       turn: of the request.
       index: how many messages the client has sent, this one included.
-      block: which of its blocks of examples is in it; -1 for none.
       asked: digest of the request (hex).
       values: whole lattice steps, int32 (d,), or int64 modulo 2^64 under a secure sum.
-      spent: mu of the client so far, this message included: a public number.
+      block: which of its blocks of examples is in it, -1 for none; told only to a trusted server that
+        counts uses, because it tells how many examples the client has. None where it is not told.
     """
 
     agreement: str
     client: str
     turn: int
     index: int
-    block: int
     asked: str
     # Not shown: for a trusted server they are sums without noise.
     values: NDArray[Any] = field(repr=False)
-    spent: float = 0.0
+    block: int | None = None
 
     def to_bytes(self) -> bytes:
         return self._raw
@@ -124,24 +127,35 @@ class Reply:
             "client": self.client,
             "turn": self.turn,
             "index": self.index,
-            "block": self.block,
             "asked": self.asked,
-            "spent": self.spent,
             "parameters": len(self.values),
             "bytes": self.values.dtype.itemsize,
         }
-        return _packed(2, header, (self.values, f"<i{self.values.dtype.itemsize}"))
+        if self.block is not None:
+            header["block"] = self.block
+        return _packed(4, header, (self.values, f"<i{self.values.dtype.itemsize}"))
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a client does not answer; `code` is one of `REFUSALS`."""
+    """Why a client does not answer.
+
+    Attributes:
+      code: one of `REFUSALS`; nothing else is said of why.
+      detail: why exactly, for whoever runs the client; it may have paths and numbers that depend on the
+        data, and is never sent.
+    """
 
     agreement: str
     client: str
     turn: int
     code: str
-    reason: str
+    detail: str = field(default="", repr=False, compare=False)
+
+    @property
+    def reason(self) -> str:
+        """The code in words."""
+        return REFUSALS[self.code][0]
 
     @property
     def is_final(self) -> bool:
@@ -149,7 +163,13 @@ class Refusal:
         return not REFUSALS[self.code][1]
 
     def to_bytes(self) -> bytes:
-        return _packed(3, dict(vars(self)))
+        header = {
+            "agreement": self.agreement,
+            "client": self.client,
+            "turn": self.turn,
+            "code": self.code,
+        }
+        return _packed(5, header)
 
 
 Message = Request | Reply | Refusal
@@ -194,11 +214,8 @@ class _Header:
             raise SordinoError(f"a message's {name} must be a whole number, got {shown(value)}")
         return value
 
-    def real(self, name: str) -> float:
-        value = self._fields.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-            raise SordinoError(f"a message's {name} must be a number, got {shown(value)}")
-        return float(value)
+    def has(self, name: str) -> bool:
+        return name in self._fields
 
     def digest(self, name: str) -> str:
         value = self._fields.get(name)
@@ -237,10 +254,9 @@ def _reply(header: _Header, body: memoryview) -> Reply:
         header.text("client"),
         header.whole("turn", 1),
         header.whole("index", 1),
-        header.whole("block", -1),
         header.digest("asked"),
         values,
-        header.real("spent"),
+        header.whole("block", -1) if header.has("block") else None,
     )
 
 
@@ -250,15 +266,16 @@ def _refusal(header: _Header, body: memoryview) -> Refusal:
     code = header.text("code")
     if code not in REFUSALS:
         raise SordinoError(f"a refusal's code {shown(code)} is not known")
-    reason = one_line(header.text("reason", 4096), 400)
     agreement = header.text("agreement")
-    return Refusal(agreement, header.text("client"), header.whole("turn"), code, reason)
+    return Refusal(agreement, header.text("client"), header.whole("turn"), code)
 
 
 _READERS: dict[int, Callable[[_Header, memoryview], Message]] = {
     1: _request,
     2: _reply,
     3: _refusal,
+    4: _reply,
+    5: _refusal,
 }
 
 

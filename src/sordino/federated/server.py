@@ -44,7 +44,7 @@ class Done:
 
     Attributes:
       committed: index of the message of each client that is in it.
-      blocks: the block of each.
+      blocks: the block of each, where it was told (`Agreement.tells_blocks`); else -1.
     """
 
     round: int
@@ -183,7 +183,7 @@ class Server:
             state.round,
             state.turn,
             {name: reply.index for name, reply in state.inbox.items()},
-            {name: reply.block for name, reply in state.inbox.items()},
+            self._blocks(state),
         )
         return self._commit(state), verdict, done
 
@@ -229,8 +229,13 @@ class Server:
             return f"{client} sends message {message.index} again"
         if message.index > agreement.cap:
             return f"{client} sends more than the agreed {agreement.cap:,} messages"
-        if message.block >= message.index:
-            return f"{client} names block {message.block}, which its messages cannot have reached"
+        if agreement.tells_blocks:
+            if message.block is None:
+                return f"{client} does not name its block, and its uses cannot be counted"
+            if message.block >= message.index:
+                return (
+                    f"{client} names block {message.block}, which its messages cannot have reached"
+                )
         width = 8 if agreement.trust == "secure-sum" else 4
         if message.values.shape != (agreement.parameters,) or message.values.itemsize != width:
             return f"{client} sends an array of another shape"
@@ -282,8 +287,7 @@ class Server:
         assert self.secret is not None
         assert state.account is not None
         t = state.round
-        blocks = {name: reply.block for name, reply in state.inbox.items()}
-        account = self.paid(state.account, t, blocks)
+        account = self.paid(state.account, t, self._blocks(state))
         if account.mu_squared > agreement.limit * (1 + 1e-9):
             raise SordinoError("another round costs more than the budget that was agreed")
         content = hashlib.sha256(added.tobytes()).digest()
@@ -294,6 +298,14 @@ class Server:
             before = drawn(state.last_key, agreement.variance_of(t - 1), agreement.parameters)
             added = added - taken_back(before, agreement.leak)
         return added, account, key
+
+    def _blocks(self, state: ServerState) -> dict[str, int]:
+        """The block of each message in the inbox; -1 where it has none, or is not to be known."""
+        told = self.agreement.tells_blocks
+        return {
+            name: reply.block if told and reply.block is not None else -1
+            for name, reply in state.inbox.items()
+        }
 
     def paid(self, account: Account, t: int, blocks: Mapping[str, int]) -> Account:
         """A trusted server's account after round t, given which block each message in it had."""

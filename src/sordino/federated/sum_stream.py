@@ -249,7 +249,7 @@ def check_budget(agreement: Agreement, cohorts: Cohorts, examples: Iterable[int]
         mu = _chain(agreement, agreement.account(), cohorts, blocks)
     if mu**2 > agreement.limit * (1 + 1e-9):
         raise SordinoError(
-            f"with these cohorts a client would spend {mu * math.sqrt(agreement.honest):.6g} of its "
+            f"with these cohorts a client would spend {math.sqrt(agreement.total(mu**2)):.6g} of its "
             f"mu = {agreement.mu:.6g}, and refuses: it has fewer examples, uses them more often, or "
             "sends more messages in vain than the agreement's noise was made for"
         )

@@ -218,7 +218,7 @@ def _spent(facts: Facts) -> str:
     source = (
         "computed from the server's noise"
         if facts.agreement.trust == "trusted"
-        else "as the clients' own code reports it with each message that is taken"
+        else "at most, from which messages were taken"
     )
     caption = (
         f"mu of each client's worst {facts.agreement.unit}, {source}. The most is "
@@ -247,7 +247,7 @@ def _table(facts: Facts, pages: Mapping[str, str]) -> str:
             whole = client.sent >= agreement.cap
             status = "sent all it agreed to" if whole else "refused for good"
         if facts.is_over_budget(client):
-            status += "; says it spent more than was agreed"
+            status += "; its messages cost more than was agreed"
         rows.append(
             f'<tr><td class="number">{client.number}</td>'
             f'<th scope="row" class="name"><a href="clients/{pages[client.name]}">'

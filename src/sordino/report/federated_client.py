@@ -53,9 +53,9 @@ def client_page(
 def _client_numbers(facts: Facts, client: ClientFacts) -> str:
     agreement = facts.agreement
     numbers = [
-        ("spent mu", rounded_up(client.mu)),
+        ("spent mu, at most", rounded_up(client.mu)),
         (f"epsilon at delta {agreement.delta:g}", facts.epsilon_text(client.mu)),
-        ("of the budget", f"{_percent(client.mu / agreement.mu)}"),
+        ("of the budget", _percent(client.mu / agreement.mu)),
         (f"messages (at most {agreement.cap:,})", f"{client.sent:,}"),
     ]
     guarantee = facts.guarantee
@@ -73,8 +73,8 @@ def _client_numbers(facts: Facts, client: ClientFacts) -> str:
     warning = ""
     if facts.is_over_budget(client):
         warning = (
-            "<p><strong>This client says that it has spent more than was agreed. It does not run this "
-            "code, or not on this agreement.</strong></p>"
+            "<p><strong>This client's messages cost more than was agreed. It does not run this code, "
+            "or not on this agreement.</strong></p>"
         )
     return (
         f'<section class="headline" aria-label="Spent budget">{number_row(numbers)}'
@@ -174,16 +174,18 @@ def _client_rounds(facts: Facts, client: ClientFacts) -> str:
         )
     shown = client.taken[-_MOST_MESSAGES:]
     spent = dict(client.curve) if facts.agreement.trust != "trusted" else {}
+    told = facts.agreement.tells_blocks
     rows = "".join(
         f'<tr><td class="number">{m.round:,}</td><td class="number">{m.index:,}</td>'
-        f'<td class="number">{f"{m.block + 1:,}" if m.block >= 0 else "noise only"}</td>'
+        + (f'<td class="number">{f"{m.block + 1:,}" if m.block >= 0 else "none"}</td>' * told)
         + (f'<td class="number">{rounded_up(spent[m.round])}</td>' if spent else "")
         + f'<td class="when">{moment(m.at)}</td></tr>'
         for m in shown
     )
     table = ""
     if shown:
-        heads = ["round", "message", "block of examples", *(["spent mu"] if spent else [])]
+        heads = ["round", "message", *["block of examples"] * told]
+        heads += ["spent mu, at most"] if spent else []
         columns = "".join(f'<th scope="col" class="number">{head}</th>' for head in heads)
         some = f"The last {len(shown):,} of" if len(shown) < len(taken) else "All"
         table = (
@@ -209,8 +211,8 @@ def _reading(facts: Facts) -> str:
             "that takes back noise tells a little more about the examples before it."
             if agreement.leak
             else "What is spent grows with the messages an example is used in, taken or not.",
-            "The figures are what the client's own code reported with its last message that was taken. "
-            "Its journal, on its own machine, has every message and is what counts.",
+            "The figures follow from which messages were taken, as if each had an example in it. The "
+            "client's journal, on its own machine, has every message and is what counts.",
         ]
     lines += [
         f"mu is for the worst {agreement.unit}; most have less."

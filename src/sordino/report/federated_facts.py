@@ -1,8 +1,9 @@
 """What is public about a federated run and each of its clients, put in order for a report.
 
 Everything here follows from the agreement and from what the server wrote down: who was asked, which
-message of whom is in which round, and what each client says it has spent. A trusted server's clients
-have nothing to say about that; there the server's own noise is accounted for once more.
+message of whom is in which round. Clients do not say what they have spent, because that can tell how many
+examples they have; an honest server's word fixes every parent, so an upper bound follows from the rounds.
+A trusted server's own noise is accounted for once more.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.errors import one_line
-from sordino.federated.account import Account
+from sordino.federated.account import ROUNDED, Account
 from sordino.federated.agreement import Agreement
 from sordino.federated.coordinator import RoundRecord
 from sordino.federated.server import Server
@@ -52,7 +53,7 @@ class ClientFacts:
       number: from 1, in the order of the agreement.
       taken: its messages that are in the sum.
       only_asked: rounds for which it was asked, and that were done without it.
-      curve: (round, mu from then on): what it has spent, rising.
+      curve: (round, mu from then on): what it has spent at most, rising.
       client_level: mu of all its examples together; None if it cannot be told.
       out: why it refused for good; None if it did not.
       events: (when, sentence), in order.
@@ -79,7 +80,7 @@ class ClientFacts:
 
     @property
     def mu(self) -> float:
-        """What it has spent."""
+        """What it has spent at most."""
         return self.curve[-1][1] if self.curve else 0.0
 
     @property
@@ -123,7 +124,7 @@ class Facts:
         return rounded_up(found) if math.isfinite(found) else "none"
 
     def is_over_budget(self, client: ClientFacts) -> bool:
-        """Whether a client says that it has spent more than was agreed."""
+        """Whether a client's messages cost more than was agreed: then it does not run this code."""
         return client.mu > self.agreement.mu * _WITHIN
 
     def metrics(self) -> list[dict[str, float]]:
@@ -147,12 +148,10 @@ def gathered(
     names = set(agreement.clients)
     taken: dict[str, list[Taken]] = defaultdict(list)
     only_asked: dict[str, list[int]] = defaultdict(list)
-    curves: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for record in history:
         for name, index in record.committed.items():
             block = record.blocks.get(name, -1)
             taken[name].append(Taken(record.round, index, block, record.at))
-            curves[name].append((record.round, float(record.spent.get(name, 0.0))))
         for name in record.asked:
             if name not in record.committed:
                 only_asked[name].append(record.round)
@@ -167,6 +166,7 @@ def gathered(
         levels = _server_levels(agreement, history)
     else:
         turns = history[-1].turn if history else 0
+        curves = {name: _curve(agreement, taken[name], turns) for name in agreement.clients}
         levels = {name: _level(agreement, taken[name], turns) for name in agreement.clients}
     reasons = {name: one_line(why, _LONGEST_EVENT) for name, why in (out or {}).items()}
     clients = tuple(
@@ -190,6 +190,35 @@ def sampled_rounds(last: int, points: int = CURVE_POINTS) -> list[int]:
     if last <= points:
         return list(range(1, last + 1))
     return sorted({round(1 + i * (last - 1) / (points - 1)) for i in range(points)})
+
+
+def _curve(agreement: Agreement, taken: Sequence[Taken], turns: int) -> list[tuple[int, float]]:
+    """What a client has spent at most after each of its messages that was taken, from public facts only.
+
+    As if every message had an example in it. Where examples are used more than once, how often each one
+    was depends on how many there are: then all of what their uses can cost, or what was agreed.
+    """
+    once = agreement.uses == 1 or agreement.unit == "client"
+    if not once and agreement.leak:
+        return [(message.round, agreement.mu) for message in taken]
+    if taken and taken[-1].index > turns:
+        # More than one message a turn: not an honest client's, and not replayed one by one.
+        each = agreement.reach**2 / (agreement.variance - ROUNDED)
+        most = taken[-1].index if agreement.unit == "client" else agreement.uses
+        worst = math.sqrt(agreement.total(taken[-1].index * most**2 * each))
+        return [(message.round, worst) for message in taken]
+    account = agreement.account()
+    parent, curve = 0, []
+    for message in taken:
+        for index in range(parent + 1, message.index + 1):
+            groups = [0] if agreement.unit == "client" or index <= agreement.uses else []
+            if agreement.uses == 1 and agreement.unit == "example":
+                groups = [index - 1]
+            account = account.after(index, parent, groups, agreement.variance_of(index))
+            account = account.keeping([parent, index])
+        parent = message.index
+        curve.append((message.round, math.sqrt(agreement.total(account.mu_squared))))
+    return curve
 
 
 def _level(agreement: Agreement, taken: Sequence[Taken], turns: int) -> float | None:
@@ -234,8 +263,8 @@ def _server_curves(
     for place, record in enumerate(history, start=1):
         account = server.paid(account, record.round, record.blocks)
         if once:  # the messages of a round are one group, whosever they are
-            owners += [numbers[name] for name in record.blocks]
-            groups += [record.round - 1] * len(record.blocks)
+            owners += [numbers[name] for name in record.committed]
+            groups += [record.round - 1] * len(record.committed)
         if place not in wanted:
             continue
         worst = np.zeros(len(numbers))

@@ -31,7 +31,8 @@ _EXTRA_GLOSSARY = (
     (
         "spent",
         "mu of the client's worst example (or of the client, if that is the protected unit), for all "
-        "messages so far. It never exceeds the budget: a client refuses what it cannot pay.",
+        "messages so far, at most. It never exceeds the budget: a client refuses what it cannot pay. "
+        "Under a secure sum with cancelled noise it includes what the other clients may still cancel.",
     ),
 )
 FEDERATED_GLOSSARY = (*GLOSSARY, *_EXTRA_GLOSSARY)
@@ -119,8 +120,9 @@ def not_covered(agreement: Agreement) -> list[str]:
             "several clients that act as one are not one."
         )
     found += [
-        "It does not hide who takes part: who was asked, who answered and when, and how many blocks "
-        "of examples a client has. Where being there depends on the data, that tells about them.",
+        "It does not hide who takes part: who was asked, who answered and when. Where being there "
+        "depends on the data, that tells about them.",
+        *_sizes(agreement),
         "It does not count what a machine sends that was put back to an earlier state together with "
         "its seal (a restored disk image or virtual machine): it may answer for a round again, unpaid. "
         "A journal that was restored alone is noticed.",
@@ -129,6 +131,21 @@ def not_covered(agreement: Agreement) -> list[str]:
         "It does not make the model right: a client may send nonsense within its bounds.",
     ]
     return found
+
+
+def _sizes(agreement: Agreement) -> list[str]:
+    """What may tell how many examples a client has."""
+    if agreement.tells_blocks:
+        return [
+            "It does not hide how many blocks of examples a client has: messages name their block, so "
+            "that the server can count uses."
+        ]
+    if agreement.uses > 1 and agreement.unit == "example" and agreement.trust != "trusted":
+        return [
+            "It may not hide that a client has few examples: examples that are used again sooner cost "
+            "more, so such a client may refuse earlier than others."
+        ]
+    return []
 
 
 def schedule(agreement: Agreement) -> str:

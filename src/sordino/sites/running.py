@@ -179,7 +179,9 @@ def seen_by_clients(
     for onlooker in range(count):
         precisions = SumStream.of_agreement(agreement, cohorts, [onlooker]).precisions()
         for t, record in enumerate(history):
-            for name, block in record.blocks.items():
-                if block >= 0 and numbers[name] != onlooker:
+            for (
+                name
+            ) in record.committed:  # as if each had an example in it: who has not is not known
+                if numbers[name] != onlooker:
                     worst[numbers[name]] = max(worst[numbers[name]], precisions[t])
     return {name: agreement.reach * float(np.sqrt(worst[i])) for name, i in numbers.items()}

@@ -54,6 +54,10 @@ class MessageLostError(Exception):
     """Raised in place of an answer to stand for a message that was lost on the way."""
 
 
+# All that a server is told of a failure that is no refusal.
+FAILED = "the client failed; its own log says why"
+
+
 class ClientFailedError(Exception):
     """The client could not answer. The server learns that much and no more."""
 
@@ -117,7 +121,7 @@ def client_app(
             where = traceback.extract_tb(error.__traceback__)[-1]
             kind = type(error).__name__
             logger.error("the client failed: %s at %s:%s", kind, where.filename, where.lineno)
-            raise ClientFailedError("the client failed; its own log says why") from None
+            raise ClientFailedError(FAILED) from None
         return Message(pack(reply), reply_to=message)
 
     return app

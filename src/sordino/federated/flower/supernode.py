@@ -59,7 +59,13 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from sordino.errors import SordinoError, one_line, shown
 from sordino.federated.endpoints import Endpoint
 from sordino.federated.flower._process import stopping
-from sordino.federated.flower.app import CLIENT_KEY, MessageLostError, client_app
+from sordino.federated.flower.app import (
+    CLIENT_KEY,
+    FAILED,
+    ClientFailedError,
+    MessageLostError,
+    client_app,
+)
 from sordino.federated.flower.keys import read_client_key
 
 logger = logging.getLogger(__name__)
@@ -322,6 +328,8 @@ class _SuperNode:
         except MessageLostError:
             return None
         except Exception as error:
-            reason = one_line(error)
+            # An exception's own text may have local paths or data in it: the server gets a fixed one.
+            if not isinstance(error, ClientFailedError):
+                logger.error("a message was not answered: %s", type(error).__name__)
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-            return Message(Error(code=code, reason=reason), reply_to=message)
+            return Message(Error(code=code, reason=FAILED), reply_to=message)
