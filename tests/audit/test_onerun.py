@@ -125,6 +125,10 @@ def test_a_run_without_noise_is_found(kind: str, monkeypatch: pytest.MonkeyPatch
     assert json.loads(json.dumps(result.to_json(), allow_nan=False))["exceeded"] is True
 
 
+# Clips leave room for rounding, more of it in larger batches.
+ROOM = 2 * sum_margin(64)
+
+
 def silent_sum(plan: Plan, loss: Any, params: Any, data: Any) -> np.ndarray:
     """The clipped sum of the first step."""
     run = Run(plan, loss, params, data, key=RunKey.from_insecure_seed(0))
@@ -144,11 +148,12 @@ def test_a_canary_that_lost_contributes_nothing(loss: Any) -> None:
     nobody, everybody = np.zeros(30, bool), np.ones(30, bool)
     expected = silent_sum(alone, loss, START, DATA)
     found = silent_sum(plan, setting.loss, START, setting.data(nobody))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found, expected, rtol=ROOM, atol=1e-5)
     joined = tuple(np.concatenate([a, b]) for a, b in zip(DATA, canaries, strict=True))
     np.testing.assert_allclose(
         silent_sum(plan, setting.loss, START, setting.data(everybody)),
         silent_sum(plan, loss, START, joined),
+        rtol=ROOM,
         atol=1e-5,
     )
 
@@ -159,9 +164,9 @@ def test_a_gradient_canary_is_one_step_along_its_dial() -> None:
     coins = coins_of(30)
     found = silent_sum(plan, setting.loss, setting.params, setting.data(coins))
     dials, model = found[:30], found[30:]
-    np.testing.assert_allclose(dials, plan.clip * coins, rtol=1e-5)
+    np.testing.assert_allclose(dials, plan.clip * coins, rtol=ROOM)
     np.testing.assert_allclose(
-        model, silent_sum(make(0, "dp-gd"), Logistic(), START, DATA), atol=1e-5
+        model, silent_sum(make(0, "dp-gd"), Logistic(), START, DATA), rtol=ROOM, atol=1e-5
     )
 
 
