@@ -20,6 +20,7 @@ from sordino.engine.run import Run
 from sordino.errors import MissingExtraError
 from sordino.losses import Logistic
 from sordino.privacy.values import ClippedSum
+from sordino.rounding import sum_margin
 from sordino.streams.base import Stream
 
 from ..contract.cases import logistic_data
