@@ -16,7 +16,7 @@ ROOT = Path(sordino.__file__).parent
 # From the ground up. A module may import from its own room and from lower floors.
 FLOORS: list[set[str]] = [
     {"errors", "_lazy", "_version"},
-    {"_files"},
+    {"_files", "_processes"},
     {"keystore", "_sqlite"},
     {"privacy"},
     {"losses", "population", "rounding"},

@@ -9,14 +9,12 @@ FOLDER/
 from __future__ import annotations
 
 import json
-import os
 import queue
 import secrets
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -27,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from sordino._processes import clean_environment, python_module
 from sordino.cli.console import err, out, say_error
 from sordino.cli.party_progress import progress
 from sordino.errors import SordinoError
@@ -177,17 +176,22 @@ _NEW = "give the same command again to go on with it, or choose a new folder"
 class _Group:
     """The processes of all parties."""
 
-    def __init__(self, commands: dict[str, list[str]], keys: dict[str, Path]) -> None:
+    def __init__(
+        self,
+        commands: dict[str, list[str]],
+        keys: dict[str, Path],
+        folders: Sequence[Path] = (),
+    ) -> None:
         self._events: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         self._said: dict[str, list[str]] = {name: [] for name in commands}
         self._threads: list[threading.Thread] = []
         self._processes: dict[str, subprocess.Popen[str]] = {}
         for name, command in commands.items():
             # Each has its own key folder, and none charges the user's ledger.
-            environment = {**os.environ, "SORDINO_KEYS": str(keys[name])}
+            environment = {**clean_environment(*folders), "SORDINO_KEYS": str(keys[name])}
             environment.pop("SORDINO_LEDGER", None)
             process = subprocess.Popen(
-                [sys.executable, "-m", "sordino", "party", "join", *command],
+                python_module("sordino", "party", "join", *command),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -15,13 +15,13 @@ with this process. Needs the extra `mpc`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
+from sordino._processes import clean_environment, python_module
 from sordino.errors import MissingExtraError, SordinoError, require_count, shown
 from sordino.secure.base import Assumption, Integers
 from sordino.secure.child import Child, Tls, check_values, split_address
@@ -77,7 +77,8 @@ class MpycSum:
         self._sent = 0
         self._child: Child | None = Child(
             f"the MPyC process of party {index}",
-            [sys.executable, "-m", "sordino.secure.mpyc_side"],
+            python_module("sordino.secure.mpyc_side"),
+            clean_environment(),
         )
         opening = {
             "do": "open",

@@ -7,8 +7,10 @@ it: so it gets a process. Requests and answers are the frames of `spu_side.py`.
     {"do": "sum", "dimension", "agreed", "turn", "bits", "level_bits", "rungs"} + vector
 
 Two things of MPyC are not used. Its own start listens on every interface, believes whoever says which
-party it is, and never notices that a party is gone: connections are made here. And what unpickles what
-others send (`transfer`, and `shutdown`, which calls it).
+party it is, and never notices that a party is gone: connections are made here. And it unpickles what
+others send, which would let any party run code in all others: in `transfer` and `shutdown`, and, for
+arrays, in `input`, `output` and every product. With `--mix32-64bit` these take plain numbers instead; and
+in this process nothing can be unpickled at all (`forbid_pickle`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import asyncio
 import hashlib
 import hmac
 import os
+import pickle
 import queue
 import sys
 import threading
@@ -37,6 +40,18 @@ from sordino.secure.spu_side import read_frame, write_frame
 MODULUS = 2**61 - 1
 # Draws at a time, so that memory stays within bounds.
 _TOGETHER = 1024
+
+
+def forbid_pickle() -> None:
+    """Make every attempt to unpickle in this process an error, by whatever library."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise SordinoError("another party sent a pickle, which nobody here opens")
+
+    for module in (pickle, import_module("_pickle")):
+        for name in ("load", "loads", "Unpickler", "_load", "_loads", "_Unpickler"):
+            if hasattr(module, name):
+                setattr(module, name, refuse)
 
 
 @dataclass(frozen=True)
@@ -86,7 +101,9 @@ class Party:
             )
         named = [word for host, port in addresses for word in ("-P", f"{host}:{port}")]
         sys.argv = ["sordino", *named, "-I", str(self._index)]
-        sys.argv += ["-T", str(int(request["threshold"])), "--no-log"]
+        # The last one for what it also does: arrays go over the network as numbers, not as pickles.
+        sys.argv += ["-T", str(int(request["threshold"])), "--no-log", "--mix32-64bit"]
+        forbid_pickle()
         self._runtime = import_module("mpyc.runtime").mpc
         self._loop: asyncio.AbstractEventLoop = self._runtime._loop
         self._lost: asyncio.Future[int] = self._loop.create_future()

@@ -283,7 +283,9 @@ class _Node:
         try:
             if tls is not None:
                 self._tunnels = Tunnels(rank, links, tls)
-            self._child = Child(f"the SPU process of node {rank}", [str(python), spu_side.__file__])
+            # Isolated: SPU's own environment, and nothing of this one or of the working folder.
+            command = [str(python), "-I", spu_side.__file__]
+            self._child = Child(f"the SPU process of node {rank}", command)
         except BaseException:
             self._server.close()
             if self._tunnels is not None:
@@ -465,15 +467,15 @@ def create_environment(path: Path | str) -> Path:
         raise SordinoError(f"{shown(str(path))} exists and is not an empty folder")
     python = _suitable_python()
     steps = (
-        ("made", [python, "-m", "venv", str(folder)]),
+        ("made", [python, "-I", "-m", "venv", str(folder)]),
         (
             "filled",
             [
                 str(folder / "bin" / "python"),
-                *("-m", "pip", "install", "--quiet", "--disable-pip-version-check", REQUIREMENT),
+                *("-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", REQUIREMENT),
             ],
         ),
-        ("used", [str(folder / "bin" / "python"), "-c", "import spu.utils.frontend"]),
+        ("used", [str(folder / "bin" / "python"), "-I", "-c", "import spu.utils.frontend"]),
     )
     for what, command in steps:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
