@@ -348,7 +348,7 @@ class Study:
             f"study in {folder.name}", tuple(self.cards), self.terms, described, timeout
         )
         for name in self.names:
-            PartySite.load(folder / name).sign(self.consortium)
+            PartySite.load(folder / name).sign(self.consortium, allow=[described["name"]])
         self.sessions = 0
 
     def log(self, place: int) -> list[list[str]]:

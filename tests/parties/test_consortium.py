@@ -17,10 +17,10 @@ from sordino.sites.models import Model
 from sordino.sites.parties import CARD, KEY, PAD_KEY, PartySite, create_party
 
 MODEL = {"kind": "own", "name": "tests.parties.test_consortium:model"}
+ALLOW = [MODEL["name"]]
 
 
-def model() -> Model:
-    return Model(Logistic(), np.zeros(4, np.float32), load=lambda path: ())
+model = Model(Logistic(), np.zeros(4, np.float32), load=lambda path: ())
 
 
 @pytest.fixture
@@ -113,26 +113,28 @@ def test_a_party_signs_what_fits_its_own_card_only(tmp_path: Path, consortium: C
     site = PartySite.load(tmp_path / "north")
     with pytest.raises(SordinoError, match="signed no consortium file"):
         _ = site.consortium
-    site.sign(consortium)
+    site.sign(consortium, allow=ALLOW)
     assert PartySite.load(tmp_path / "north").consortium.digest == consortium.digest
     card = json.loads((tmp_path / "south" / CARD).read_text())
     (tmp_path / "south" / CARD).write_text(json.dumps({**card, "examples": 81}))
     with pytest.raises(SordinoError, match="another certificate, key, size or address"):
-        PartySite.load(tmp_path / "south").sign(consortium)
+        PartySite.load(tmp_path / "south").sign(consortium, allow=ALLOW)
     stranger = create_party(tmp_path / "west", "west", examples=3)
     assert stranger.name == "west"
     with pytest.raises(SordinoError, match="no party 'west'"):
-        PartySite.load(tmp_path / "west").sign(consortium)
+        PartySite.load(tmp_path / "west").sign(consortium, allow=ALLOW)
     unknown = Consortium("study", consortium.partners, consortium.terms, {"kind": "own", "name": "a.b:c"})  # fmt: skip  # noqa: E501
-    with pytest.raises(SordinoError, match="no model"):
+    with pytest.raises(SordinoError, match="--allow-model a.b:c"):
         PartySite.load(tmp_path / "north").sign(unknown)
+    with pytest.raises(SordinoError, match="no model"):
+        PartySite.load(tmp_path / "north").sign(unknown, allow=["a.b:c"])
 
 
 def test_a_changed_file_is_found_before_anything_is_sent(
     tmp_path: Path, consortium: Consortium
 ) -> None:
     site = PartySite.load(tmp_path / "north")
-    site.sign(consortium)
+    site.sign(consortium, allow=ALLOW)
     changed = Consortium("another", consortium.partners, consortium.terms, MODEL)
     changed.save(tmp_path / "north" / "consortium.json")
     with pytest.raises(SordinoError, match="has not signed"):

@@ -27,6 +27,13 @@ _Folder = Annotated[Path, typer.Argument(help="The run's folder.")]
 _Test = Annotated[
     Path | None, typer.Option(help="PUBLIC test data; the only data scores are computed on.")
 ]
+_AllowModel = Annotated[
+    list[str] | None,
+    typer.Option(
+        envvar="SORDINO_ALLOW_MODEL",
+        help="Code of this machine that model.json may name, as module:name.",
+    ),
+]
 _Every = Annotated[int, typer.Option(help="Rounds between two scores.")]
 
 
@@ -157,6 +164,7 @@ def init(
 def server(
     folder: Annotated[Path, typer.Argument(help="The server's folder.")],
     *,
+    allow_model: _AllowModel = None,
     test_file: _Test = None,
     every: _Every = 1,
 ) -> None:
@@ -167,7 +175,7 @@ def server(
     _quiet_flower()
 
     require_count("every", every)
-    site = ServerSite.load(folder)
+    site = ServerSite.load(folder, allow=allow_model or ())
     evaluate = None if test_file is None else site.model.evaluator(site.model.load(test_file))
     with _resumable(), _watched(site.agreement) as watcher:
         coordinator = site.open(evaluate=evaluate, every=every, watcher=watcher)
@@ -198,6 +206,7 @@ def client(
     data: Annotated[
         Path | None, typer.Option(help="This client's table; or named in its client.toml.")
     ] = None,
+    allow_model: _AllowModel = None,
     patience: Annotated[
         float | None, typer.Option(help="Seconds to wait for a server; for ever unless given.")
     ] = None,
@@ -208,7 +217,7 @@ def client(
 
     _quiet_flower()
 
-    site = ClientSite.load(folder)
+    site = ClientSite.load(folder, allow=allow_model or ())
     endpoint = site.open(site.part(data))
     console = out()
     try:
@@ -252,6 +261,7 @@ def simulate(
             help="direct; flower: through its messages, in this process; ray: its simulation."
         ),
     ] = "direct",
+    allow_model: _AllowModel = None,
     test_file: _Test = None,
     every: _Every = 1,
     insecure_seed: Annotated[
@@ -281,7 +291,7 @@ def simulate(
         raise SordinoError("--engine ray keeps real journals and takes no seed")
 
     agreement = Agreement.load(folder / AGREEMENT)
-    model = load_model_description(folder / MODEL)
+    model = load_model_description(folder / MODEL, allow_model or ())
     count = len(agreement.clients)
     if len(data) not in (1, count):
         raise SordinoError(

@@ -146,6 +146,7 @@ def sign(
     folder: given.Party,
     file: Annotated[Path, typer.Argument(help="The consortium file.")],
     *,
+    allow_model: given.AllowModel = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Look at what is being agreed to, and agree."""
@@ -153,7 +154,8 @@ def sign(
     from sordino.sites.parties import PartySite
 
     site, consortium = PartySite.load(folder), Consortium.load(file)
-    site.may_sign(consortium)
+    allow = tuple(allow_model or ())
+    site.may_sign(consortium, allow=allow)
     console = out()
     console.print(f"{consortium.name}: {len(consortium.names)} parties", markup=False)
     show_consortium(consortium, own=site.name)
@@ -163,7 +165,7 @@ def sign(
     if not yes and not typer.confirm(f"Sign this as {site.name!r}?"):
         err().print("not signed")
         raise typer.Exit(STOPPED)
-    site.sign(consortium)
+    site.sign(consortium, allow=allow)
     console.print(
         f"signed; next: sordino party join {folder} --data TABLE, at the same time as the others",
         markup=False,

@@ -20,6 +20,13 @@ Model = Annotated[
     str | None,
     typer.Option(help="Instead: a model of your own, as module:name.", rich_help_panel=_RUN),
 ]
+AllowModel = Annotated[
+    list[str] | None,
+    typer.Option(
+        envvar="SORDINO_ALLOW_MODEL",
+        help="Code of this machine that the file may name as its model, as module:name.",
+    ),
+]
 Recipe = Annotated[str, typer.Option(help="From `sordino recipes`.", rich_help_panel=_RUN)]
 BatchSize = Annotated[
     int | None,

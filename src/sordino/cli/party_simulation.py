@@ -106,8 +106,16 @@ class Simulation:
         consortium.save(file)
         for site in sites:
             if not (site.folder / "signature").exists():
-                site.sign(consortium)
+                site.sign(consortium, allow=() if wanted.model is None else (wanted.model,))
         return cls(folder, consortium, tables, parts)
+
+    def _code(self) -> list[Path]:
+        """Where the model was found, if it is the user's own code: the parties find it there too."""
+        from sordino.sites.models import code_folder, named_code
+
+        name = named_code(self.consortium.model)
+        found = None if name is None else code_folder(name)
+        return [] if found is None else [found]
 
     def folder_of(self, name: str) -> Path:
         return self.folder / name
@@ -159,6 +167,7 @@ class Simulation:
         group = _Group(
             dict(zip(names, commands, strict=True)),
             {name: self.keys_of(name) for name in names},
+            self._code(),
         )
         with progress(steps) as display:
             display.waiting(f"{len(names)} processes to start")

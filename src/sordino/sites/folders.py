@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,11 +91,12 @@ class ServerSite:
     model: Model
 
     @classmethod
-    def load(cls, folder: Path) -> ServerSite:
+    def load(cls, folder: Path, *, allow: Collection[str] = ()) -> ServerSite:
+        """Read a server's folder; `allow` as in `sites.models.model_from_json`."""
         settings = ServerSettings(**_toml(folder / "server.toml", ServerSettings))
         require_count("port", settings.port)
         require_positive("timeout", settings.timeout)
-        agreement, model = _common(folder)
+        agreement, model = _common(folder, allow)
         return cls(folder, settings, agreement, model)
 
     def open(self, **options: Any) -> DurableServer:
@@ -122,9 +123,10 @@ class ClientSite:
     model: Model
 
     @classmethod
-    def load(cls, folder: Path) -> ClientSite:
+    def load(cls, folder: Path, *, allow: Collection[str] = ()) -> ClientSite:
+        """Read a client's folder; `allow` as in `sites.models.model_from_json`."""
         settings = ClientSettings(**_toml(folder / "client.toml", ClientSettings))
-        agreement, model = _common(folder)
+        agreement, model = _common(folder, allow)
         if settings.name not in agreement.clients:
             raise SordinoError(f"the agreement has no client {settings.name!r}")
         return cls(folder, settings, agreement, model)
@@ -230,9 +232,9 @@ def _make_keys(staging: Path, server: Path, clients: Mapping[str, Path], host: s
         shutil.copyfile(authority, site / AUTHORITY)
 
 
-def _common(folder: Path) -> tuple[Agreement, Model]:
+def _common(folder: Path, allow: Collection[str]) -> tuple[Agreement, Model]:
     agreement = Agreement.load(folder / AGREEMENT)
-    model = load_model_description(folder / MODEL)
+    model = load_model_description(folder / MODEL, allow)
     if model.parameters != agreement.parameters:
         raise SordinoError(
             f"in {str(folder)!r} the model has {model.parameters:,} parameters, the agreement "

@@ -2,7 +2,8 @@
 
 A model is public: all sites hold the same description, and the start is a function of it. What a site
 brings is data. A model of your own is code that a site has installed itself; nothing is ever loaded that
-came over the network.
+came over the network. Descriptions come from others, and name such code: it is imported only if whoever
+runs this site has named it too (`allow`), and never called before it is known to be a `Model`.
 
     # study.py, installed at every site
     from sordino.sites.models import Model
@@ -14,8 +15,9 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -30,6 +32,8 @@ from sordino.losses import LeastSquares, LinearLoss, Logistic, Softmax
 from sordino.models.rows import RowPreparation
 from sordino.models.schema import Schema
 
+# module:name, or module, whose name is then "model".
+_MODEL_NAME = re.compile(r"[A-Za-z_][\w.]{0,199}(:[A-Za-z_]\w{0,99})?", re.ASCII)
 Metrics = Callable[[Any, Any], Mapping[str, float]]
 
 
@@ -166,20 +170,28 @@ def table_model(schema: Schema) -> Model:
 
 
 def own_model(name: str) -> Model:
-    """A model of your own by ``module:name``, from what is installed here."""
+    """A model of your own by ``module:name``, from what is installed here; the module is imported."""
     module, _, attribute = name.partition(":")
     try:
+        if not _MODEL_NAME.fullmatch(name):
+            raise ValueError("that is no name of a Python object")
         found: Any = getattr(importlib.import_module(module), attribute or "model")
-        found = found() if callable(found) and not isinstance(found, Model) else found
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise SordinoError(
-            f"there is no model {name!r} here ({one_line(error)}); give it as module:name"
+            f"there is no model {shown(name)} here ({one_line(error)}); give it as module:name"
         ) from None
     if not isinstance(found, Model):
-        raise SordinoError(f"{name!r} is not a sordino.sites.models.Model")
+        raise SordinoError(f"{shown(name)} is not a sordino.sites.models.Model")
     return replace(
         found, description={"kind": "own", "name": name}, source=_source(sys.modules[module])
     )
+
+
+def code_folder(name: str) -> Path | None:
+    """The folder on Python's path that an imported model of one's own comes from, if it is a file."""
+    top = sys.modules[name.partition(":")[0].partition(".")[0]]
+    path = getattr(top, "__file__", None)
+    return None if path is None else Path(path).parents[1 if hasattr(top, "__path__") else 0]
 
 
 def _source(module: ModuleType) -> str:
@@ -188,28 +200,49 @@ def _source(module: ModuleType) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
 
 
-def model_from_json(data: Any) -> Model:
-    """The model that a description names."""
+def named_code(data: Any) -> str | None:
+    """The ``module:name`` that a description would have this site import; None for a table's model."""
+    if isinstance(data, Mapping) and data.get("kind") == "own":
+        name = data.get("name")
+        if isinstance(name, str) and _MODEL_NAME.fullmatch(name):
+            return name
+        raise SordinoError(f"a model of one's own is named as module:name, not {shown(name)}")
     if isinstance(data, Mapping) and data.get("kind") == "table":
-        return table_model(Schema.from_json(data.get("schema")))
-    if (
-        isinstance(data, Mapping)
-        and data.get("kind") == "own"
-        and isinstance(data.get("name"), str)
-    ):
-        return own_model(data["name"])
+        return None
     raise SordinoError(f"this is not the description of a model: {shown(data)}")
 
 
-def load_model_description(path: Path) -> Model:
-    """The model that a site's file describes."""
+def require_allowed(data: Any, allow: Collection[str]) -> None:
+    """Refuse a description that names code which whoever runs this site has not named; imports nothing."""
+    name = named_code(data)
+    if name is not None and name not in allow:
+        raise SordinoError(
+            f"the file names code of this machine, {shown(name)}, and a file decides nothing about "
+            f"what runs here; if you know it and want it, allow it yourself with --allow-model {name}"
+        )
+
+
+def model_from_json(data: Any, allow: Collection[str] = ()) -> Model:
+    """The model that a description names.
+
+    Args:
+      allow: ``module:name`` of models of one's own, chosen by whoever runs this site: others are refused
+        before anything is imported.
+    """
+    require_allowed(data, allow)
+    name = named_code(data)
+    return table_model(Schema.from_json(data.get("schema"))) if name is None else own_model(name)
+
+
+def load_model_description(path: Path, allow: Collection[str] = ()) -> Model:
+    """The model that a site's file describes; `allow` as in `model_from_json`."""
     try:
         data = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise SordinoError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
     except (ValueError, RecursionError):
         raise SordinoError(f"{str(path)!r} is not JSON") from None
-    return model_from_json(data)
+    return model_from_json(data, allow)
 
 
 def _labels(schema: Schema, target: NDArray[Any]) -> NDArray[Any]:

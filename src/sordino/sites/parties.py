@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -42,7 +42,7 @@ from sordino.secure.certificates import new_certificate
 from sordino.secure.pads import new_private_key, public_key
 from sordino.secure.roster import Member
 from sordino.secure.transport import Star
-from sordino.sites.models import Model, model_from_json
+from sordino.sites.models import Model, model_from_json, named_code, require_allowed
 
 CARD, CONSORTIUM, SIGNATURE = "party.json", "consortium.json", "signature"
 CERTIFICATE, KEY, PAD_KEY = "party.crt", "party.key", "pad.key"
@@ -125,18 +125,23 @@ class PartySite:
                 f"than {str(self.folder / CARD)!r}"
             )
 
-    def may_sign(self, consortium: Consortium) -> None:
-        """An error where this party cannot agree to that file."""
+    def may_sign(self, consortium: Consortium, *, allow: Collection[str] = ()) -> None:
+        """An error where this party cannot agree to that file. Nothing that it names is imported.
+
+        Args:
+          allow: ``module:name`` of models of one's own that this party has chosen to run.
+        """
         if (self.folder / JOURNAL).exists():
             raise SordinoError(
                 f"{self.name!r} has begun a run already; make a new folder for another one"
             )
         self._check(consortium)
-        model_from_json(consortium.model)  # what cannot be trained here is not agreed to
+        require_allowed(consortium.model, allow)
 
-    def sign(self, consortium: Consortium) -> None:
-        """Agree: keep the file, and this party's signature of it."""
-        self.may_sign(consortium)
+    def sign(self, consortium: Consortium, *, allow: Collection[str] = ()) -> None:
+        """Agree: keep the file, and this party's signature of it; `allow` as in `may_sign`."""
+        self.may_sign(consortium, allow=allow)
+        model_from_json(consortium.model, allow)  # what cannot be trained here is not agreed to
         signature = consortium.sign(self._text(KEY))
         consortium.save(self.folder / CONSORTIUM)
         write_atomically(self.folder / SIGNATURE, signature + "\n")
@@ -144,7 +149,9 @@ class PartySite:
 
     @cached_property
     def model(self) -> Model:
-        return model_from_json(self.consortium.model)
+        # This party has signed it, and could not without having allowed the code that it names.
+        name = named_code(self.consortium.model)
+        return model_from_json(self.consortium.model, () if name is None else (name,))
 
     def journal(self, store: KeyStore | None = None) -> Journal:
         """This party's journal, new or as it was left."""
