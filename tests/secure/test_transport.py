@@ -201,7 +201,7 @@ def test_nobody_there(tmp_path: Path) -> None:
 def test_idle_strangers_and_plain_bytes_do_not_stop_the_star(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "_STRANGER_PATIENCE", 0.2)
+    monkeypatch.setattr(transport, "STRANGER_PATIENCE", 0.2)
     monkeypatch.setattr(transport, "_LAST_WORDS_PATIENCE", 0.2)
     address = ("127.0.0.1", world.roster.port)
     with (

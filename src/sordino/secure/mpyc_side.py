@@ -21,6 +21,7 @@ import hmac
 import os
 import pickle
 import queue
+import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -34,10 +35,13 @@ import numpy as np
 
 from sordino.errors import SordinoError, one_line
 from sordino.secure.child import Tls
+from sordino.secure.door import STRANGER_PATIENCE, listening, open_door
 from sordino.secure.spu_side import read_frame, write_frame
 
 # The prime field of all shares. Sums stay below half of it: see `mpyc_engine.LARGEST_SUM`.
 MODULUS = 2**61 - 1
+# No message between parties is as long as this.
+_LONGEST_MESSAGE = 1 << 30
 # Draws at a time, so that memory stays within bounds.
 _TOGETHER = 1024
 
@@ -152,22 +156,37 @@ class Party:
             peer.protocol = loop.create_future() if peer.pid == self._index else None
         everybody = runtime.parties[self._index].protocol
         made = _exchanger(self._tls, self._found_missing)
-        server = None
+        door = None
         if self._index:
-            host, port = addresses[self._index]
             context = None if self._tls is None else self._tls.context(server=True)
-            server = await loop.create_server(lambda: made(runtime), host, port, ssl=context)
-        for peer in range(self._index + 1, len(addresses)):
-            await self._reach(addresses[peer], partial(made, runtime, peer))
-        await everybody
-        if server is not None:
-            server.close()
+
+            async def greet(sock: socket.socket) -> None:
+                transport, end = await loop.connect_accepted_socket(
+                    lambda: made(runtime), sock, ssl=context
+                )
+                try:
+                    await end.admitted
+                finally:
+                    if not end.known:
+                        transport.abort()
+
+            door = loop.create_task(open_door(listening(*addresses[self._index]), greet))
+        try:
+            for peer in range(self._index + 1, len(addresses)):
+                await self._reach(addresses[peer], partial(made, runtime, peer))
+            await everybody
+        finally:
+            if door is not None:
+                door.cancel()
 
     async def _reach(self, address: tuple[str, int], made: Callable[[], Any]) -> None:
         context = None if self._tls is None else self._tls.context(server=False)
         while True:
             try:
-                await self._loop.create_connection(made, *address, ssl=context)
+                patience = None if context is None else STRANGER_PATIENCE
+                await self._loop.create_connection(
+                    made, *address, ssl=context, ssl_handshake_timeout=patience
+                )
                 return
             except OSError:
                 await asyncio.sleep(0.05)
@@ -280,6 +299,7 @@ def _exchanger(tls: Tls | None, lost: Callable[[int], None]) -> Any:
     class Exchanger(base):  # type: ignore[misc]
         def connection_made(self, transport: Any) -> None:
             self.known = False
+            self.admitted = self.runtime._loop.create_future()
             if self.peer_pid is not None:  # this party has connected to that one
                 if not self._is(self.peer_pid, transport):
                     transport.abort()
@@ -299,9 +319,15 @@ def _exchanger(tls: Tls | None, lost: Callable[[int], None]) -> Any:
                     self.transport.abort()
                     return
                 self.known = True
+                self.admitted.set_result(None)
+            if len(self.bytes) + len(data) > _LONGEST_MESSAGE:
+                self.transport.abort()
+                return
             super().data_received(data)
 
         def connection_lost(self, exc: Exception | None) -> None:
+            if not self.admitted.done():
+                self.admitted.cancel()
             if self.known and self.peer_pid is not None:
                 lost(self.peer_pid)
 

@@ -40,6 +40,7 @@ from sordino.mechanisms.chacha import KEY_BYTES, ChaCha20Generator
 from sordino.secure import spu_side
 from sordino.secure.base import Assumption, Integers
 from sordino.secure.child import Child, Tls, check_values, split_address
+from sordino.secure.door import STRANGER_PATIENCE, Door, listening
 from sordino.secure.spu_side import NODES, read_frame, write_frame
 from sordino.secure.table import Ladder, ladder
 from sordino.secure.tunnel import Tunnels
@@ -53,6 +54,7 @@ LARGEST_SUM = 1 << 62
 # What a frame from the network may ask for at most: 2^27 numbers of three rows, or fewer of more.
 _LONGEST_HEAD = 1 << 12
 _LONGEST_BODY = 3 * 8 << 27
+_PIECE = 1 << 18
 
 
 class SpuSum:
@@ -175,50 +177,90 @@ class SpuSum:
             self._node = None
 
 
+class _Timed:
+    """A socket as a file, with one deadline over everything that is read or written until the next."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket, self.deadline = connection, 0.0
+
+    def read(self, count: int) -> bytes:
+        pieces, left = [], count
+        while left:
+            self._socket.settimeout(self._left())
+            piece = self._socket.recv(min(left, _PIECE))
+            if not piece:
+                break
+            pieces.append(piece)
+            left -= len(piece)
+        return b"".join(pieces)
+
+    def write(self, data: bytes) -> int:
+        rest = memoryview(data)
+        while rest:
+            self._socket.settimeout(self._left())
+            rest = rest[self._socket.send(rest[:_PIECE]) :]
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def _left(self) -> float:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+
 class _Connection:
-    """Frames over a TCP connection, with a bound on how long and how large."""
+    """Frames over a TCP connection, with a bound on how long (in all) and how large.
+
+    Attributes:
+      name: of the other end, for messages.
+      timeout: seconds that one frame may take to be sent or to come.
+    """
 
     def __init__(self, name: str, connection: socket.socket, timeout: float) -> None:
-        self._name, self._socket, self._timeout = name, connection, timeout
-        connection.settimeout(timeout)
+        self.name, self._socket, self.timeout = name, connection, timeout
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._file = cast(IO[bytes], connection.makefile("rwb"))
+        self._timed = _Timed(connection)
+        self._file = cast(IO[bytes], self._timed)
         self.sent = 0
 
     def send(self, head: dict[str, Any], body: bytes = b"") -> None:
+        self._timed.deadline = time.monotonic() + self.timeout
         try:
             self.sent += write_frame(self._file, head, body)
         except OSError as error:
-            raise SordinoError(f"{self._name} is gone: {one_line(error)}") from None
+            raise SordinoError(f"{self.name} is gone: {one_line(error)}") from None
 
-    def take(self) -> tuple[dict[str, Any], bytes]:
-        """The next frame, whatever it says."""
+    def take(self, longest: int = _LONGEST_BODY) -> tuple[dict[str, Any], bytes]:
+        """The next frame, whatever it says, if its body is not longer."""
+        self._timed.deadline = time.monotonic() + self.timeout
         try:
-            return read_frame(self._file, (_LONGEST_HEAD, _LONGEST_BODY))
+            return read_frame(self._file, (_LONGEST_HEAD, longest))
         except TimeoutError:
-            raise SordinoError(f"{self._name} did not answer within {self._timeout:g} s") from None
+            raise SordinoError(f"{self.name} did not answer within {self.timeout:g} s") from None
         except (EOFError, OSError):
-            raise SordinoError(f"{self._name} is gone") from None
+            raise SordinoError(f"{self.name} is gone") from None
         except (ValueError, RecursionError):
-            raise SordinoError(f"{self._name} sent something that cannot be read") from None
+            raise SordinoError(f"{self.name} sent something that cannot be read") from None
 
     def receive(self, length: int = 0) -> bytes:
         """The body of the next frame if it says yes and is so long."""
-        head, body = self.take()
+        head, body = self.take(length)
         if not isinstance(head, dict) or not head.get("ok"):
             reason = head.get("reason", "") if isinstance(head, dict) else ""
-            raise SordinoError(f"{self._name} gave up: {one_line(reason)}")
+            raise SordinoError(f"{self.name} gave up: {one_line(reason)}")
         if len(body) != length:
-            raise SordinoError(f"{self._name} sent {len(body)} bytes instead of {length}")
+            raise SordinoError(f"{self.name} sent {len(body)} bytes instead of {length}")
         return body
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def close(self) -> None:
-        for closes in (self._file.close, self._socket.close):
-            with suppress(OSError, ValueError):
-                closes()
+        with suppress(OSError):
+            self._socket.close()
 
 
 def _connect(
@@ -276,7 +318,7 @@ class _Node:
         for link in links:
             split_address(link)
         try:
-            self._server = socket.create_server(split_address(addresses[rank]), backlog=parties)
+            self._server = listening(*split_address(addresses[rank]))
         except OSError as error:
             raise SordinoError(f"node {rank} cannot listen: {one_line(error)}") from None
         self._tunnels: Tunnels | None = None
@@ -341,35 +383,38 @@ class _Node:
     def _admit(self) -> None:
         """Wait until every party has connected."""
         end = time.monotonic() + self._timeout
-        while len(self._owners) < self._parties:
-            self._server.settimeout(max(0.01, end - time.monotonic()))
-            try:
-                made, _ = self._server.accept()
-            except TimeoutError:
-                missing = sorted(set(range(self._parties)) - set(self._owners))
-                raise SordinoError(f"party {missing[0]} did not come") from None
-            with suppress(SordinoError, OSError):  # a stranger is let go of, not a reason to stop
-                self._greet(made)
-
-    def _greet(self, made: socket.socket) -> None:
+        door = Door(self._server, self._greet, lambda admitted: admitted[1].close())
         try:
-            made.settimeout(self._timeout)
+            while len(self._owners) < self._parties:
+                try:
+                    party, connection = door.next(end)
+                except TimeoutError:
+                    missing = sorted(set(range(self._parties)) - set(self._owners))
+                    raise SordinoError(f"party {missing[0]} did not come") from None
+                if party in self._owners:  # only the first is one that somebody waits at
+                    connection.close()
+                else:
+                    self._owners[party] = connection
+        finally:
+            door.close()
+
+    def _greet(self, made: socket.socket) -> tuple[int, _Connection]:
+        """Which party has connected; an error if it is none."""
+        try:
             if self._context is not None:
                 made = self._context.wrap_socket(made, server_side=True)
-            connection = _Connection("a party", made, self._timeout)
-            head, _ = connection.take()
+            connection = _Connection("a party", made, STRANGER_PATIENCE)
+            head, _ = connection.take(0)
             party = head.get("party") if isinstance(head, dict) else None
             if not isinstance(party, int) or not 0 <= party < self._parties:
                 raise SordinoError("whoever connected is not a party")
             if self._tls is not None:
                 self._tls.require(party, made.getpeercert(binary_form=True))  # type: ignore[attr-defined]
-            if party in self._owners:
-                raise SordinoError(f"party {party} is connected already")
         except BaseException:
             made.close()
             raise
-        connection._name = f"party {party}"
-        self._owners[party] = connection
+        connection.name, connection.timeout = f"party {party}", self._timeout
+        return party, connection
 
     def _round(self) -> None:
         """One sum: every party's part in, the same answer to all."""

@@ -12,8 +12,9 @@ the whole roster.
 
 A *frame* has a kind, a turn, a number that counts frames on the connection, and a body whose length is
 limited before it is read. One that is of another kind, turn or number (lost, doubled, late) is an error;
-changed bytes do not get through TLS. No call lasts longer than its time-out, counted over the whole call.
-After an error the star is closed, and the others are told why (`give_up`).
+changed bytes do not get through TLS. No call lasts longer than its time-out, counted over the whole call,
+whatever the other end sends. After an error the star is closed, and the others are told why (`give_up`),
+which takes no longer than two seconds. Strangers are met at a `Door`: all at once, for 5 seconds.
 
 TLS protects parties from the network, not from each other: what passes through the first party can be
 read and changed by it. Engines bring their own protection against that.
@@ -36,15 +37,17 @@ from typing import TypeVar
 
 from sordino.errors import DAMAGE, SordinoError, one_line, require_positive, shown
 from sordino.secure.certificates import fingerprint
+from sordino.secure.door import STRANGER_PATIENCE, Door, listening
 from sordino.secure.roster import VERSION, Roster
 
 T = TypeVar("T")
 
 # No frame is longer than this, whatever a caller expects.
 LONGEST_BODY = 1 << 30
-# A handshake with somebody who may be a stranger gets this long, and holds up the others no longer.
-_STRANGER_PATIENCE = 5.0
+# Seconds for what is said or heard after a connection has failed, of all connections together.
 _LAST_WORDS_PATIENCE = 1.0
+# Bytes that are looked through for why the other end has closed.
+_LONGEST_LAST_WORDS = 1 << 20
 _HEADER = struct.Struct(">4sBQQI")
 _MAGIC = b"SOR1"
 _HELLO, _WELCOME, _START, _GIVE_UP = 250, 251, 252, 255
@@ -126,7 +129,7 @@ class _Link:
                 raise _BrokenError("closed the connection") from None
             except ssl.SSLError as error:
                 with suppress(_BrokenError):  # the alert that tells the other end
-                    self._flush(time.monotonic() + _LAST_WORDS_PATIENCE)
+                    self._flush(min(deadline, time.monotonic() + _LAST_WORDS_PATIENCE))
                 raise _BrokenError(_tls_reason(error)) from None
             else:
                 self._flush(deadline)
@@ -149,10 +152,12 @@ class _Link:
 
     def _late_words(self) -> None:
         """Bring in what arrived before the connection broke."""
+        left = _LONGEST_LAST_WORDS
         with suppress(OSError):
             self.sock.settimeout(0)
-            while data := self.sock.recv(_PIECE):
+            while left > 0 and (data := self.sock.recv(min(left, _PIECE))):
                 self.received += len(data)
+                left -= len(data)
                 self._in.write(data)
 
     def _fill(self, deadline: float) -> None:
@@ -194,6 +199,18 @@ def _close_gently(links: Iterable[_Link]) -> None:
             open_ones.pop(sock).close()
     for link in open_ones.values():
         link.close()
+
+
+def _say_farewell(links: list[_Link], reason: object) -> None:
+    """Tell the other ends why this one goes, all of them within the same moment."""
+    text = one_line(reason, 400).encode()
+    deadline = time.monotonic() + _LAST_WORDS_PATIENCE
+    for place, link in enumerate(links):
+        # One that takes nothing uses up its own share of the moment, and not the others'.
+        now = time.monotonic()
+        share = max(0.0, deadline - now) / (len(links) - place)
+        with suppress(_BrokenError):
+            link.send_frame(_GIVE_UP, 0, text, now + share)
 
 
 def _left(deadline: float) -> float:
@@ -310,12 +327,12 @@ class Star:
             raise SordinoError(f"a message has a kind below 250 and a turn, not {kind}, {turn}")
         if len(body) > LONGEST_BODY:
             raise SordinoError(f"a message of {len(body):,} bytes is too long to send")
-        link = self._link(to)
+        link, until = self._link(to), self._until(deadline)
         try:
-            link.send_frame(kind, turn, body, self._until(deadline))
+            link.send_frame(kind, turn, body, until)
         except _BrokenError as error:
             if not isinstance(error, _LateError):
-                self._raise_farewell(to, link)
+                self._raise_farewell(to, link, until)
             raise self._trouble(to, error) from None
 
     def receive(
@@ -368,10 +385,7 @@ class Star:
         """Tell everybody that this party does not go on, and close. Nothing happens if it is closed."""
         if not self._open:
             return
-        text = one_line(reason, 400).encode()
-        for link in self._links.values():
-            with suppress(_BrokenError):
-                link.send_frame(_GIVE_UP, 0, text, time.monotonic() + _LAST_WORDS_PATIENCE)
+        _say_farewell(list(self._links.values()), reason)
         _close_gently(self._let_go())
 
     def close(self) -> None:
@@ -422,13 +436,14 @@ class Star:
             )
         return body
 
-    def _raise_farewell(self, name: str, link: _Link) -> None:
-        """If the other end said why it closed, say that."""
+    def _raise_farewell(self, name: str, link: _Link, deadline: float) -> None:
+        """If the other end said why it closed, say that; what it sends instead is not waited for."""
+        deadline = min(deadline, time.monotonic() + _LAST_WORDS_PATIENCE)
+        left = _LONGEST_LAST_WORDS
         with suppress(_BrokenError):
-            while True:
-                kind, _, body = link.receive_frame(
-                    LONGEST_BODY, time.monotonic() + _LAST_WORDS_PATIENCE
-                )
+            while left > 0:
+                kind, _, body = link.receive_frame(left, deadline)
+                left -= len(body) + _HEADER.size
                 if kind == _GIVE_UP:
                     said = one_line(body.decode(errors="replace"), 400)
                     raise SordinoError(f"{name!r} gave up: {said}")
@@ -523,29 +538,34 @@ def _gather(
     own = listener is None
     if listener is None:
         try:
-            listener = socket.create_server((roster.host, roster.port), backlog=64)
+            listener = listening(roster.host, roster.port)
         except OSError as error:
             raise SordinoError(
                 f"{roster.hub!r} cannot listen at {roster.host}:{roster.port}: "
                 f"{one_line(error.strerror or error)}"
             ) from None
+
+    def greet(sock: socket.socket) -> tuple[str, _Link]:
+        link = _Link(sock, context, server=True)
+        try:
+            return _admitted(roster, link, deadline), link
+        except _BrokenError as error:
+            # Silence says nothing about who it was; a reason to turn somebody away is kept.
+            if not remarks or not isinstance(error, _LateError):
+                remarks.append(f"one that connected {error}")
+            _close_gently([link])
+            raise
+
+    door = Door(listener, greet, lambda admitted: admitted[1].close())
     try:
         while missing := [n for n in roster.names[1:] if n not in links]:
             try:
-                listener.settimeout(_left(deadline))
-                sock, _ = listener.accept()
-            except (TimeoutError, _LateError):
+                name, link = door.next(deadline)
+            except TimeoutError:
                 told = f"; {remarks[-1]}" if remarks else ""
                 raise SordinoError(
                     f"{', '.join(map(repr, missing))} did not connect before the time was over{told}"
                 ) from None
-            link = _Link(sock, context, server=True)
-            try:
-                name = _admitted(roster, link, deadline)
-            except _BrokenError as error:
-                remarks.append(f"one that connected {error}")
-                _close_gently([link])
-                continue
             if name in links:  # it was started again
                 links[name].close()
             links[name] = link
@@ -555,13 +575,11 @@ def _gather(
             except _BrokenError as error:
                 raise SordinoError(f"{name!r} {error}") from None
     except BaseException as error:
-        for link in links.values():
-            with suppress(_BrokenError):
-                text = one_line(error, 400).encode()
-                link.send_frame(_GIVE_UP, 0, text, time.monotonic() + _LAST_WORDS_PATIENCE)
+        _say_farewell(list(links.values()), error)
         _close_gently(links.values())
         raise
     finally:
+        door.close()
         if own:
             listener.close()
     return links
@@ -569,7 +587,7 @@ def _gather(
 
 def _admitted(roster: Roster, link: _Link, deadline: float) -> str:
     """Who has connected; an error, that the other end is told, if it does not belong here."""
-    deadline = min(deadline, time.monotonic() + _STRANGER_PATIENCE)
+    deadline = min(deadline, time.monotonic() + STRANGER_PATIENCE)
     found = link.handshake(deadline)
     kind, _, body = link.receive_frame(_LONGEST_HELLO, deadline)
     try:
