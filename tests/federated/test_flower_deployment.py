@@ -34,7 +34,10 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufRequestContext
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from sordino._files import write_atomically
 from sordino.errors import SordinoError
@@ -217,6 +220,16 @@ def test_strangers_stay_outside(deployment: Deployment, tmp_path: Path) -> None:
     assert not coordinator.sums
 
 
+def signed(key: Path) -> dict[str, str]:
+    """The head of a request, as a client with that key would write it now."""
+    private = read_client_key(key)
+    request = httpx.Request("POST", "https://nowhere")
+    context = ProtobufRequestContext("x", Timestamp(), request)
+    sender = NodeAuthHttpInterceptor(private, private.public_key())
+    sender.intercept(context, lambda _: httpx.Response(200))
+    return {name: value for name, value in request.headers.items() if name.startswith("flwr")}
+
+
 def test_only_the_interface_for_nodes_is_there(deployment: Deployment) -> None:
     coordinator = Summer(["a", "b"], 1)
     deployment.start(deployment.serve, coordinator)
@@ -240,20 +253,27 @@ def test_only_the_interface_for_nodes_is_there(deployment: Deployment) -> None:
             "/v1/runtime/acquire-task",
             "/v1/fleet/../control/start-run",
         ):
-            assert http.post(url + path, content=b"").status_code == 404
+            assert http.post(url + path, content=b"").status_code == 401
+            known = http.post(url + path, content=b"", headers=signed(deployment.folder / "a.key"))
+            assert known.status_code == 404
         protobuf = {"content-type": PROTOBUF_MEDIA_TYPE, "accept": PROTOBUF_MEDIA_TYPE}
         for path in ("register-node", "activate-node", "pull-messages", "get-fab"):
-            answer = http.post(f"{url}/v1/fleet/{path}", content=b"", headers=protobuf)
-            assert answer.status_code == 401
+            for more in ({}, signed(deployment.folder / "stranger.key")):
+                answer = http.post(f"{url}/v1/fleet/{path}", content=b"", headers=protobuf | more)
+                assert answer.status_code == 401
+        protobuf |= signed(deployment.folder / "a.key")
         parts: Iterator[bytes] = iter([b"x"])  # of a length that is not said
         answer = http.post(f"{url}/v1/fleet/push-object", content=parts, headers=protobuf)
         assert answer.status_code == 413
+        lines = "".join(f"{name}: {value}\r\n" for name, value in protobuf.items())
         with (
             socket.create_connection((HOST, deployment.port)) as plain,
             trusted.wrap_socket(plain, server_hostname=HOST) as line,
         ):
             line.sendall(
-                b"POST /v1/fleet/x HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n"
+                b"POST /v1/fleet/x HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n"
+                + lines.encode()
+                + b"\r\n"
             )
             assert line.recv(12) == b"HTTP/1.1 413"
 

@@ -5,19 +5,27 @@ without it at the same port, from anybody. So SPU's own ports stay on the loopba
 from node to node goes through here: mutual TLS 1.3 between certificates that are known beforehand.
 
     node 0's SPU -> 127.0.0.1 (a port for each other node) -> TLS -> links[1] -> 127.0.0.1 -> node 1's SPU
+
+Ports on the loopback interface are open to every user of the machine. On Linux the tunnel's own take
+connections of this user only. SPU's own port cannot be closed so: see docs/threat-model.md.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import ssl
+import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from sordino.errors import SordinoError, one_line
 from sordino.secure.child import Tls, split_address
+from sordino.secure.door import STRANGER_PATIENCE, listening, open_door
 
 _PIECE = 1 << 18
 # A connection is lost, or everything is being closed; asyncio's servers complain about what is cancelled.
@@ -39,6 +47,7 @@ class Tunnels:
     def __init__(self, rank: int, links: Sequence[str], tls: Tls) -> None:
         self._rank, self._links, self._tls = rank, [split_address(link) for link in links], tls
         self._loop = asyncio.new_event_loop()
+        self._inside: set[asyncio.Task[None]] = set()
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._own: int = free.getsockname()[1]
         try:
@@ -60,11 +69,10 @@ class Tunnels:
         self._loop.close()
 
     async def _open(self) -> list[str]:
-        self._servers = [
-            await asyncio.start_server(
-                self._inward, *self._links[self._rank], ssl=self._tls.context(server=True)
-            )
-        ]
+        self._servers: list[asyncio.Server] = []
+        context = self._tls.context(server=True)
+        outside = listening(*self._links[self._rank])
+        self._door = self._loop.create_task(open_door(outside, partial(self._greet, context)))
         ports = []
         for node in range(len(self._links)):
             port = self._own
@@ -83,14 +91,26 @@ class Tunnels:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
+    async def _greet(self, context: ssl.SSLContext, sock: socket.socket) -> None:
+        """Let another node in, and nobody else."""
+        reader = asyncio.StreamReader(loop=self._loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
+        transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, sock, ssl=context)
+        writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
+        if any(self._is(node, writer) for node in range(len(self._links))):
+            inward = self._loop.create_task(self._inward(reader, writer))
+            self._inside.add(inward)
+            inward.add_done_callback(self._inside.discard)
+        else:
+            transport.abort()
+
     async def _inward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """From another node to this one's SPU."""
         try:
-            if any(self._is(node, writer) for node in range(len(self._links))):
-                with suppress(*_OVER):
-                    await _joined(
-                        reader, writer, *await asyncio.open_connection("127.0.0.1", self._own)
-                    )
+            with suppress(*_OVER):
+                await _joined(
+                    reader, writer, *await asyncio.open_connection("127.0.0.1", self._own)
+                )
         finally:
             writer.close()
 
@@ -99,9 +119,13 @@ class Tunnels:
     ) -> None:
         """From this node's SPU to another node; where that is not there yet, SPU tries again."""
         try:
+            if not _is_own(writer.get_extra_info("peername"), writer.get_extra_info("sockname")):
+                return
             with suppress(*_OVER):
                 context = self._tls.context(server=False)
-                there = await asyncio.open_connection(*self._links[node], ssl=context)
+                there = await asyncio.open_connection(
+                    *self._links[node], ssl=context, ssl_handshake_timeout=STRANGER_PATIENCE
+                )
                 if self._is(node, there[1]):
                     await _joined(reader, writer, *there)
                 there[1].close()
@@ -117,6 +141,28 @@ class Tunnels:
         except SordinoError:
             return False
         return True
+
+
+def _is_own(there: tuple[str, int], here: tuple[str, int]) -> bool:
+    """Whether a connection over the loopback interface was made by this user.
+
+    Linux lists the owner of every socket; elsewhere there is nothing to ask, and all are let in.
+    """
+    if sys.platform != "linux":
+        return True
+    wanted = [_as_listed(*there[:2]), _as_listed(*here[:2])]
+    try:
+        lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
+    except OSError:
+        return True
+    rows = [line.split() for line in lines]
+    owners = [row[7] for row in rows if row[1:3] == wanted]
+    return owners == [str(os.getuid())]
+
+
+def _as_listed(host: str, port: int) -> str:
+    """An IPv4 address as Linux lists it: hexadecimal, in the machine's byte order."""
+    return f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
 
 
 async def _joined(

@@ -11,12 +11,23 @@ and the coordinator goes on from its own journal.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from base64 import b64decode
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+)
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +39,9 @@ from flwr.common.constant import (
     NOOP_ACCOUNT_NAME,
     NOOP_FLWR_AID,
     SUPERLINK_NODE_ID,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
     TRANSPORT_TYPE_GRPC_RERE,
     Status,
     SubStatus,
@@ -42,10 +56,21 @@ from flwr.proto.runtime_pb2 import (
 )
 from flwr.proto.task_pb2 import Task
 from flwr.server.superlink.linkstate import LinkState
-from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.constant import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    FLWR_IN_MEMORY_DB_NAME,
+    NOOP_FEDERATION_ID,
+    TaskType,
+)
+from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.primitives.asymmetric import (
+    bytes_to_public_key,
+    public_key_to_bytes,
+    verify_signature,
+)
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
 from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
@@ -53,16 +78,20 @@ from flwr.superlink.config_loader import SuperLinkLifespanConfig
 from flwr.superlink.grid import HttpGrid
 from flwr.superlink.main import create_app
 from flwr.superlink.servicer.runtime import runtime_handlers
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sordino.errors import SordinoError, one_line
 from sordino.federated.endpoints import Coordinator
 from sordino.federated.flower._process import stopping
 from sordino.federated.flower.app import CoordinatorStrategy
 from sordino.federated.flower.keys import read_public_keys
+from sordino.secure.door import listening, open_door
 
 logger = logging.getLogger(__name__)
 
 _FLEET = "/v1/fleet/"
+# A request's head; clients' own have less than a tenth of it.
+_LARGEST_HEAD = 16 << 10
 # Flower sends messages in parts of at most 20 MB; a body above this is none of them.
 LARGEST_BODY = 64 << 20
 _BEAT_SECONDS = 10.0
@@ -114,7 +143,8 @@ def serve(
         state.stop_run(run.run_id)  # of a server that was killed; its messages are void
     strategy = CoordinatorStrategy(coordinator, timeout=timeout, poll=poll, names=names, stop=stop)
     grid = _StateGrid(state)
-    with stopping(stop), _listening(_fleet_only(app), host, port, certificate, key):
+    known = frozenset(keys.values())
+    with stopping(stop), _listening(_fleet_only(app), known, host, port, certificate, key):
         try:
             strategy.run(grid)
         finally:
@@ -172,12 +202,109 @@ def _fleet_only(app: _AsgiApp) -> _AsgiApp:
     return filtered
 
 
-@contextmanager
-def _listening(app: _AsgiApp, host: str, port: int, certificate: Path, key: Path) -> Iterator[None]:
-    """Serve an app over TLS in a thread of its own."""
+def is_signed(headers: Iterable[tuple[bytes, bytes]], known: Collection[bytes]) -> bool:
+    """Whether a request's head is signed, now, by one of these keys: what Flower also asks, but earlier.
+
+    Flower's own check comes after it has read and parsed the body.
+    """
+    fields = {name.decode("latin-1").lower(): value for name, value in headers}
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        opened = socket.create_server((host, port), family=family, backlog=128)
+        key = b64decode(fields[FLEET_HTTP_PUBLIC_KEY_HEADER.lower()], validate=True)
+        if key not in known:
+            return False
+        stamp = fields[TIMESTAMP_HEADER.lower()]
+        age = (now() - datetime.fromisoformat(stamp.decode("ascii"))).total_seconds()
+        signature = b64decode(fields[FLEET_HTTP_SIGNATURE_HEADER.lower()], validate=True)
+        fresh = -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
+        return fresh and verify_signature(bytes_to_public_key(key), stamp, signature)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return False
+
+
+class _Guarded(H11Protocol):
+    """A connection that gets nothing but refusals until a request on it is signed by a client.
+
+    No body is read before that, so that a stranger holds no more than a head's worth of memory.
+
+    Attributes:
+      admitted: done when a request was signed, or the connection has ended.
+    """
+
+    def __init__(self, known: Collection[bytes], **given: Any) -> None:
+        super().__init__(**given)
+        self._known, self._inner = known, self.app
+        self.app = self._answer  # type: ignore[assignment]
+        self.admitted: asyncio.Future[None] = self.loop.create_future()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.admitted.cancel()
+        super().connection_lost(exc)
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        if is_signed(scope["headers"], self._known):
+            if not self.admitted.done():
+                self.admitted.set_result(None)
+            await self._inner(scope, receive, send)
+            return
+        headers = [(b"connection", b"close"), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 401, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn with a door: who is not a client is let go of after a moment."""
+
+    def __init__(self, config: uvicorn.Config, known: Collection[bytes]) -> None:
+        super().__init__(config)
+        self._known = known
+        self._doors: list[asyncio.Task[None]] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            self.should_exit = True
+            return
+        self.servers = []
+        loop = asyncio.get_running_loop()
+        self._doors = [loop.create_task(open_door(sock, self._greet)) for sock in sockets or ()]
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for door in self._doors:
+            door.cancel()
+        await asyncio.gather(*self._doors, return_exceptions=True)
+        await super().shutdown(sockets)
+
+    async def _greet(self, sock: socket.socket) -> None:
+        made = _Guarded(
+            self._known,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: made, sock, ssl=self.config.ssl
+        )
+        try:
+            await made.admitted
+        except BaseException:
+            transport.abort()
+            raise
+
+
+@contextmanager
+def _listening(
+    app: _AsgiApp,
+    known: Collection[bytes],
+    host: str,
+    port: int,
+    certificate: Path,
+    key: Path,
+) -> Iterator[None]:
+    """Serve an app over TLS, to clients with these keys, in a thread of its own."""
+    try:
+        opened = listening(host, port)
     except OSError as error:
         raise SordinoError(
             f"cannot listen on {host} port {port}: {one_line(error.strerror or error)}"
@@ -188,6 +315,8 @@ def _listening(app: _AsgiApp, host: str, port: int, certificate: Path, key: Path
                 app,
                 ssl_certfile=str(certificate),
                 ssl_keyfile=str(key),
+                http="h11",
+                h11_max_incomplete_event_size=_LARGEST_HEAD,
                 ws="none",
                 log_config=None,
                 access_log=False,
@@ -198,7 +327,7 @@ def _listening(app: _AsgiApp, host: str, port: int, certificate: Path, key: Path
             raise SordinoError(
                 f"cannot use the certificate {str(certificate)!r} with its key: {one_line(error)}"
             ) from None
-        server = uvicorn.Server(config)
+        server = _Server(config, known)
         thread = threading.Thread(
             target=server.run, kwargs={"sockets": [opened]}, name="superlink", daemon=True
         )

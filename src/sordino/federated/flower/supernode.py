@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 import httpx
@@ -70,6 +71,9 @@ from sordino.federated.flower.keys import read_client_key
 
 logger = logging.getLogger(__name__)
 
+# Flower sends messages in parts of at most 20 MB: no answer is longer, and no message has more parts.
+LARGEST_ANSWER = 64 << 20
+_MOST_PARTS = 64
 # Seconds between attempts to reach a server that is not there, or that refuses this node, and before
 # the first attempt to come back to one that forgot it.
 _RETRY = 2.0
@@ -148,8 +152,38 @@ def _connected(server: str, key: Path, authority: Path) -> Iterator[tuple[FleetH
         raise SordinoError(
             f"cannot use {str(authority)!r} as an authority's certificate: {one_line(error)}"
         ) from None
+    # Flower's client would follow the server anywhere, with its signature; and read anything.
+    client._client.follow_redirects = False
+    client._client.headers["accept-encoding"] = "identity"
+    client._client.event_hooks = {"response": [_bounded]}
     with client:
         yield client, public_key_to_bytes(private.public_key())
+
+
+def _bounded(response: httpx.Response) -> None:
+    """Refuse what is packed, and stop reading where no answer of a server is as long."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise httpx.DecodingError("the server packs its answers", request=response.request)
+    assert isinstance(response.stream, httpx.SyncByteStream)
+    response.stream = _BoundedStream(response.stream, response.request)
+
+
+class _BoundedStream(httpx.SyncByteStream):
+    """A body up to a limit."""
+
+    def __init__(self, body: httpx.SyncByteStream, request: httpx.Request) -> None:
+        self._body, self._request = body, request
+
+    def __iter__(self) -> Iterator[bytes]:
+        left = LARGEST_ANSWER
+        for piece in self._body:
+            left -= len(piece)
+            if left < 0:
+                raise httpx.ReadError("the server's answer is too long", request=self._request)
+            yield piece
+
+    def close(self) -> None:
+        self._body.close()
 
 
 class _Version:
@@ -282,8 +316,11 @@ class _SuperNode:
 
     def _pull(self, node: Node, run: int, tree: ObjectTree) -> Message:
         """The whole message, which the server keeps in parts."""
+        parts = [part.object_id for part in islice(iterate_object_tree(tree), _MOST_PARTS + 1)]
+        if len(parts) > _MOST_PARTS:
+            raise SordinoError(f"the server sent a message of more than {_MOST_PARTS} parts")
         contents = pull_objects(
-            [part.object_id for part in iterate_object_tree(tree)],
+            parts,
             make_pull_object_fn_protobuf(self._client.PullObject, node, run),
             initial_backoff=_PARTS_POLL,
             max_time=_PARTS_SECONDS,
