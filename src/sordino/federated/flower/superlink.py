@@ -95,6 +95,8 @@ _LARGEST_HEAD = 16 << 10
 # Flower sends messages in parts of at most 20 MB; a body above this is none of them.
 LARGEST_BODY = 64 << 20
 _BEAT_SECONDS = 10.0
+# What a refusal has to get through.
+_REFUSAL_SECONDS = 0.5
 _APP = "sordino/federated"
 
 _Scope = MutableMapping[str, Any]
@@ -249,6 +251,8 @@ class _Guarded(H11Protocol):
         headers = [(b"connection", b"close"), (b"content-length", b"0")]
         await send({"type": "http.response.start", "status": 401, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
+        # TLS would go on to read, and drop, all that the stranger still sends.
+        self.loop.call_later(_REFUSAL_SECONDS, self.transport.abort)
 
 
 class _Server(uvicorn.Server):
