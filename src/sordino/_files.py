@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import bz2
 import ctypes
+import glob
 import gzip
 import lzma
 import os
+import re
 import secrets
+import shutil
+import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -20,6 +24,12 @@ from typing import IO, Any
 
 from sordino.errors import SordinoError, one_line
 
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 # A packed file may unpack to this much in any case, and to so many times its own size. Data that are
 # worth packing stay far below; a few kilobytes that become gigabytes are an attack or a mistake.
 UNPACKED_FREELY = 128 << 20
@@ -27,6 +37,9 @@ LARGEST_RATIO = 250
 # Enough for every preset of xz; what a file asks for is not to be trusted.
 _XZ_MEMORY = 256 << 20
 _CHUNK = 1 << 18
+_TEMPORARY = ".tmp"
+# What `write_beside` makes, and what versions before 0.5.1 made for new keys.
+_LEFTOVER = re.compile(r"\..+\.[0-9a-f]{12}\.tmp|\.new-[a-z0-9_]{8}")
 
 
 def write_atomically(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:
@@ -40,24 +53,122 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int = 0o666) -> 
     """
     path = Path(path)
     data = content.encode("utf-8") if isinstance(content, str) else content
-    # The name is shortened because it gets longer here, and names have a limit.
-    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}.tmp")
     try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+        write_beside(path, data, lambda temporary: os.replace(temporary, path), mode=mode)
     except OSError as error:
         # A failed write does not say which file; people need to know.
         raise type(error)(error.errno, error.strerror, str(path)) from None
+
+
+def write_beside(path: Path, data: bytes, place: Callable[[Path], None], *, mode: int) -> None:
+    """Write a temporary file beside `path`, synced, and have `place` give it its name; it is gone afterwards.
+
+    The file is locked until then, and by nobody once its process has died: `remove_leftovers` knows by
+    that which ones are nobody's any more.
+    """
+    temporary, handle = _new_temporary(path, mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            if fcntl is not None:
+                place(temporary)
+        if fcntl is None:  # Windows renames no open file, and deletes none: that is its lock
+            place(temporary)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def _new_temporary(path: Path, mode: int) -> tuple[Path, int]:
+    while True:
+        # The name is shortened because it gets longer here, and names have a limit.
+        temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}{_TEMPORARY}")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
+        if fcntl is None:
+            return temporary, handle
+        with suppress(OSError):  # file systems without locks: then nothing is taken for a left-over
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return temporary, handle
+        os.close(handle)  # taken for a left-over before it was locked
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Overwrite and remove temporary files in `folder` whose writers have died.
+
+    A killed process leaves what it was writing, and that may be a secret of which the rest of the
+    program believes that it is gone. Files that are being written are locked, and stay.
+    """
+    try:
+        names = [name for name in os.listdir(folder) if _LEFTOVER.fullmatch(name)]
+    except OSError:
+        return
+    for name in names:
+        with suppress(OSError):
+            _remove_leftover(Path(folder) / name)
+
+
+def _remove_leftover(path: Path) -> None:
+    handle = os.open(path, os.O_RDWR | _BINARY | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Its writer may have given it its name before the lock was free: then it is a file in use.
+            if not os.path.samestat(os.fstat(handle), os.stat(path)):
+                return
+            path.unlink()
+        info = os.fstat(handle)
+        # A key has its name from a link: killed just then, its writer has left the key itself here.
+        if info.st_nlink == (0 if fcntl is not None else 1):
+            os.write(handle, bytes(info.st_size))
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+    if fcntl is None:
+        path.unlink()
+
+
+def staging_folder(folder: Path) -> Path:
+    """Where this process puts a folder's files together before it has its name."""
+    return folder.with_name(f".{folder.name}.new-{os.getpid()}")
+
+
+def remove_staging(folder: Path) -> None:
+    """Remove what processes that were killed had put together for `folder`: keys are among it."""
+    for left in folder.parent.glob(f".{glob.escape(folder.name)}.new-*"):
+        number = left.name.rpartition("-")[2]
+        if number.isdecimal() and not _is_running(int(number)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_running(process: int) -> bool:
+    if os.name != "posix":
+        return True  # there is no harmless way to ask
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return process != os.getpid()  # this one has none yet
+
+
+def require_private(path: Path, what: str = "the key") -> None:
+    """Refuse a secret's file, or a folder of secrets, that others can open; fine if there is none."""
+    try:
+        info = os.stat(path)
+    except OSError:  # whoever reads it says so
+        return
+    mode = stat.S_IMODE(info.st_mode)
+    if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        folder = stat.S_ISDIR(info.st_mode)
+        raise SordinoError(
+            f"{what} {str(path)!r} can be {'opened' if folder else 'read'} by others (mode "
+            f"{mode:04o}); if nobody has, allow its owner only with chmod {'700' if folder else '600'}"
+        )
 
 
 _BINARY = getattr(os, "O_BINARY", 0)

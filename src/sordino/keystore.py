@@ -5,7 +5,8 @@
     store.load("runs", identity)                # None if there is none
 
 A secret is one file named for what it opens. Whoever has a run's key and its releases can subtract
-the noise, so a file that others can read is refused, and none is ever written twice. A lost key
+the noise, so a file or a folder that others can open is refused, what a killed process left half
+written is removed, and none is ever written twice. A lost key
 makes a run unresumable, never leaky.
 """
 
@@ -14,13 +15,11 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import stat
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sordino._files import sync_folder, write_atomically
+from sordino._files import remove_leftovers, require_private, write_atomically, write_beside
 from sordino.errors import SordinoError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -61,22 +60,23 @@ class KeyStore:
     def load(self, kind: str, name: str) -> bytes | None:
         """The secret, or None where there is none; an error if others could have read it."""
         path = self.path(kind, name)
+        self._require_private(path)
+        remove_leftovers(path.parent)
         try:
-            with path.open("rb") as file:
-                mode = os.fstat(file.fileno()).st_mode
-                secret = file.read()
+            secret = path.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise SordinoError(
                 f"the key {str(path)!r} cannot be read: {error.strerror or error}"
             ) from None
-        if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise SordinoError(
-                f"the key {str(path)!r} can be read by others (mode {stat.S_IMODE(mode):04o}); if "
-                "nobody has read it, allow its owner only with chmod 600"
-            )
         return secret
+
+    def _require_private(self, path: Path) -> None:
+        """Refuse to read or write a secret that others could get at."""
+        for folder in (Path(self.folder), path.parent):
+            require_private(folder, "the key folder")
+        require_private(path)
 
     def save(self, kind: str, name: str, secret: bytes) -> None:
         """Keep a new secret; the same one again is no change, another one under its name an error."""
@@ -108,14 +108,18 @@ class KeyStore:
         """Keep a secret in the place of an older one, for secrets that move on; all of it or nothing."""
         path = self.path(kind, name)
         try:
-            for folder in (Path(self.folder), path.parent):
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._make_folders(path)
             write_atomically(path, secret, mode=0o600)
         except OSError as error:
             raise SordinoError(
                 f"the key {str(path)!r} cannot be kept: {error.strerror or error}; choose another "
                 "folder with the variable SORDINO_KEYS"
             ) from None
+
+    def _make_folders(self, path: Path) -> None:
+        for folder in (Path(self.folder), path.parent):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._require_private(path)
 
     def remove(self, kind: str, name: str) -> None:
         """Forget a secret that is no longer needed; nothing happens where there is none."""
@@ -125,21 +129,11 @@ class KeyStore:
         """Write the file unless it exists; whole and synced before it has its name."""
         path = self.path(kind, name)
         try:
-            for folder in (Path(self.folder), path.parent):
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # 0600
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(secret)
-                    file.flush()
-                    os.fsync(file.fileno())
-                try:
-                    os.link(temporary, path)  # unlike a rename, fails where the name is taken
-                except FileExistsError:
-                    return False
-            finally:
-                Path(temporary).unlink(missing_ok=True)
-            sync_folder(path.parent)
+            self._make_folders(path)
+            # Unlike a rename, a link fails where the name is taken.
+            write_beside(path, secret, lambda temporary: os.link(temporary, path), mode=0o600)
+        except FileExistsError:
+            return False
         except OSError as error:
             raise SordinoError(
                 f"the key {str(path)!r} cannot be kept: {error.strerror or error}; choose another "

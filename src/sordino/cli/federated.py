@@ -502,11 +502,8 @@ def _finish(
 def _pad_keys(folder: Path, agreement: Agreement) -> dict[str, bytes] | None:
     if agreement.trust != "secure-sum":
         return None
-    try:
-        return {
-            name: (folder / "clients" / name / "pad.key").read_bytes() for name in agreement.clients
-        }
-    except OSError as error:
-        raise SordinoError(
-            f"a client's pad.key cannot be read: {error.strerror or error}"
-        ) from None
+    from sordino.sites.folders import read_pad_key
+
+    return {
+        name: read_pad_key(folder / "clients" / name / "pad.key") for name in agreement.clients
+    }

@@ -42,8 +42,9 @@ _TEXTS, _ALL_TEXTS = 101, 102
 _CODE_BYTES = 32
 _LENGTH = struct.Struct(">I")
 _LONGEST_FACTS = 1 << 14
-# 2^25 numbers of 8 bytes, and their kind.
-_LONGEST_SUM = (1 << 28) + 2
+_NUMBER_BYTES = 8
+# 2^25 numbers, and their kind.
+_LONGEST_SUM = (_NUMBER_BYTES << 25) + 2
 # Clocks that are further apart are not set right, and then certificates and journals mean little.
 MOST_SKEW = 300.0
 
@@ -77,21 +78,28 @@ class Session:
 
 
 def exchange(
-    star: Star, pads: Pads, context: bytes, body: bytes, *, longest: int, turn: int = 0
+    star: Star,
+    pads: Pads,
+    context: bytes,
+    body: bytes,
+    *,
+    longest: int | Mapping[str, int],
+    turn: int = 0,
 ) -> dict[str, bytes]:
-    """Everybody's text, this party's own too; equal length limits, and codes that all fit.
+    """Everybody's text, this party's own too, with codes that all fit.
 
     Args:
       context: what the texts are about; codes are bound to it.
-      longest: bytes that a text may have.
+      longest: bytes that a text may have, of everybody or of each party.
       turn: number of the frames.
     """
     names = star.roster.names
+    limits = dict.fromkeys(names, longest) if isinstance(longest, int) else longest
     others = [name for name in names if name != star.name]
     keys = {name: pads.pair_key(name, context) for name in others}
     mine = _LENGTH.pack(len(body)) + body
     mine += b"".join(_code(keys[name], star.name, body) for name in others)
-    most = _LENGTH.size + longest + _CODE_BYTES * len(others)
+    most = {name: _LENGTH.size + limits[name] + _CODE_BYTES * len(others) for name in names}
     deadline = star.deadline()
     if star.is_hub:
         found = star.receive_all(
@@ -108,7 +116,7 @@ def exchange(
             hub,
             kind=_ALL_TEXTS,
             turn=turn,
-            longest=(most + _LENGTH.size) * len(names),
+            longest=sum(most.values()) + _LENGTH.size * len(names),
             deadline=deadline,
         )
         found = _divided(together, names)
@@ -116,7 +124,7 @@ def exchange(
     texts = {}
     for name in names:
         receivers = [other for other in names if other != name]
-        text, codes = _opened(name, found[name], len(receivers), longest)
+        text, codes = _opened(name, found[name], len(receivers), limits[name])
         if name != star.name:
             at = _CODE_BYTES * receivers.index(star.name)
             code = codes[at : at + _CODE_BYTES]
@@ -254,7 +262,10 @@ def _catch_up(
     missed = star.name in behind
     giver = next(name for name in facts if name not in behind)
     mine = b"+" + packed(journal.sum_of(furthest - 1)) if star.name == giver else b""
-    given = exchange(star, pads, context, mine, longest=_LONGEST_SUM)[giver]
+    # One party has something to say, and what it says is as long as the model.
+    most = _LONGEST_SUM if length is None else 2 + _NUMBER_BYTES * length
+    limits = {name: most if name == giver else 0 for name in facts}
+    given = exchange(star, pads, context, mine, longest=limits)[giver]
     if missed:
         noised = unpacked(given[1:]) if len(given) > 1 else None
         if noised is not None and length is not None and len(noised) != length:

@@ -13,6 +13,7 @@ import re
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from sordino._files import write_atomically
 from sordino.errors import SordinoError, shown
@@ -85,6 +86,26 @@ def new_certificate(name: str, *, days: int = 825) -> tuple[str, str]:
     )
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return certificate.public_bytes(Encoding.PEM).decode(), private.decode()
+
+
+def require_certificate(text: Any) -> None:
+    """Refuse what is not one PEM certificate with a key that signatures can be checked with.
+
+    A card or a consortium file may have anything between the lines of a certificate.
+    """
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    try:
+        if str(text).count("-----BEGIN") != 1:
+            raise ValueError
+        raw = ssl.PEM_cert_to_DER_cert(str(text).strip() + "\n")
+        key = x509.load_der_x509_certificate(raw).public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        raise SordinoError(f"this is not a PEM certificate: {shown(text)}") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise SordinoError(f"this certificate has no ECDSA key: {shown(text)}")
 
 
 def fingerprint(certificate: str | bytes) -> str:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from sordino._files import require_private
 from sordino.errors import SordinoError, one_line, shown
 from sordino.secure.base import Integers
 from sordino.secure.spu_side import read_frame, write_frame
@@ -68,6 +69,7 @@ class Tls:
         # Names say nothing here: fingerprints do.
         made.check_hostname = False
         made.verify_mode = ssl.CERT_REQUIRED
+        require_private(self.key)
         try:
             made.load_cert_chain(self.certificate, self.key)
             made.load_verify_locations(self.authorities)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino.errors import DAMAGE, SordinoError, shown
-from sordino.secure.certificates import NAME, fingerprint
+from sordino.secure.certificates import NAME, fingerprint, require_certificate
 
 VERSION = 1
 
@@ -32,7 +32,7 @@ class Member:
             raise SordinoError(f"{shown(self.name)} is not a party's name")
         if not isinstance(self.public_key, bytes) or len(self.public_key) != 32:
             raise SordinoError(f"the public key of {self.name!r} must have 32 bytes")
-        fingerprint(self.certificate)
+        require_certificate(self.certificate)
 
     @property
     def fingerprint(self) -> str:

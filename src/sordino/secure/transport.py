@@ -28,13 +28,14 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from sordino._files import require_private
 from sordino.errors import DAMAGE, SordinoError, one_line, require_positive, shown
 from sordino.secure.certificates import fingerprint
 from sordino.secure.door import STRANGER_PATIENCE, Door, listening
@@ -357,10 +358,14 @@ class Star:
         *,
         kind: int,
         turn: int,
-        longest: int = LONGEST_BODY,
+        longest: int | Mapping[str, int] = LONGEST_BODY,
         deadline: float | None = None,
     ) -> dict[str, bytes]:
-        """One frame from each sender, in the order in which they come; an error as soon as one fails."""
+        """One frame from each sender, in the order in which they come; an error as soon as one fails.
+
+        Args:
+          longest: bytes that a body may have, of everybody or of each sender.
+        """
         until = self._until(deadline)
         waiting = {sender: self._link(sender) for sender in senders}
         found: dict[str, bytes] = {}
@@ -375,8 +380,9 @@ class Star:
                 raise SordinoError(f"{names} did not answer within {self.patience:g} s")
             for sender in ready:
                 link = waiting.pop(sender)
+                most = longest if isinstance(longest, int) else longest[sender]
                 try:
-                    found[sender] = self._expect(sender, link, kind, turn, longest, until)
+                    found[sender] = self._expect(sender, link, kind, turn, most, until)
                 except _BrokenError as error:
                     raise self._trouble(sender, error) from None
         return found
@@ -460,6 +466,7 @@ def _context(
     """TLS 1.3 that trusts the roster's certificates and nothing else."""
     mine = roster.member(name)
     try:
+        require_private(key)
         if fingerprint(certificate.read_text()) != mine.fingerprint:
             raise SordinoError(f"{str(certificate)!r} is not the roster's certificate of {name!r}")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)

@@ -20,7 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino._files import write_atomically
+from sordino._files import (
+    remove_leftovers,
+    remove_staging,
+    require_private,
+    staging_folder,
+    write_atomically,
+)
 from sordino.errors import (
     SordinoError,
     known_fields,
@@ -93,6 +99,7 @@ class ServerSite:
     @classmethod
     def load(cls, folder: Path, *, allow: Collection[str] = ()) -> ServerSite:
         """Read a server's folder; `allow` as in `sites.models.model_from_json`."""
+        remove_leftovers(folder)
         settings = ServerSettings(**_toml(folder / "server.toml", ServerSettings))
         require_count("port", settings.port)
         require_positive("timeout", settings.timeout)
@@ -125,6 +132,7 @@ class ClientSite:
     @classmethod
     def load(cls, folder: Path, *, allow: Collection[str] = ()) -> ClientSite:
         """Read a client's folder; `allow` as in `sites.models.model_from_json`."""
+        remove_leftovers(folder)
         settings = ClientSettings(**_toml(folder / "client.toml", ClientSettings))
         agreement, model = _common(folder, allow)
         if settings.name not in agreement.clients:
@@ -147,7 +155,7 @@ class ClientSite:
             self.model.params,
             self.model.load(where),
             self.settings.mu,
-            pad.read_bytes() if pad.exists() else None,
+            read_pad_key(pad) if pad.exists() else None,
         )
 
     def open(self, part: Part, *, store: KeyStore | None = None) -> DurableClient:
@@ -157,6 +165,15 @@ class ClientSite:
     @property
     def node_key(self) -> Path:
         return self.folder / "node.key"
+
+
+def read_pad_key(path: Path) -> bytes:
+    """A client's private key of a secure sum; an error if others can read it too."""
+    require_private(path)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SordinoError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
 
 
 def create(
@@ -180,9 +197,11 @@ def create(
     if model.description is None:
         raise SordinoError("this model has no description that sites could share")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = folder.with_name(f".{folder.name}.new-{os.getpid()}")
+    remove_staging(folder)
+    staging = staging_folder(folder)
     try:
-        (staging / "server").mkdir(parents=True)
+        staging.mkdir(mode=0o700)
+        (staging / "server").mkdir()
         description = json.dumps(model.description, indent=1) + "\n"
         clients = {name: staging / "clients" / name for name in agreement.clients}
         for site in (staging, staging / "server", *clients.values()):

@@ -25,7 +25,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from sordino._files import write_atomically
+from sordino._files import (
+    remove_leftovers,
+    remove_staging,
+    require_private,
+    staging_folder,
+    write_atomically,
+)
 from sordino._version import code_digest
 from sordino.engine.charging import Account, Source
 from sordino.errors import SordinoError
@@ -59,7 +65,8 @@ def create_party(
     certificate, key = new_certificate(name)
     private = new_private_key()
     card = Partner(Member(name, public_key(private), certificate), examples, host, port)
-    staging = folder.with_name(f".{folder.name}.new-{os.getpid()}")
+    remove_staging(folder)
+    staging = staging_folder(folder)
     try:
         staging.mkdir(mode=0o700, parents=True)
         write_atomically(staging / KEY, key, mode=0o600)
@@ -92,6 +99,7 @@ class PartySite:
             raise SordinoError(
                 f"there is no party in {str(folder)!r}; make one with `sordino party init`"
             )
+        remove_leftovers(folder)
         return cls(folder, Partner.load(folder / CARD))
 
     @property
@@ -142,6 +150,7 @@ class PartySite:
         """Agree: keep the file, and this party's signature of it; `allow` as in `may_sign`."""
         self.may_sign(consortium, allow=allow)
         model_from_json(consortium.model, allow)  # what cannot be trained here is not agreed to
+        require_private(self.folder / KEY)
         signature = consortium.sign(self._text(KEY))
         consortium.save(self.folder / CONSORTIUM)
         write_atomically(self.folder / SIGNATURE, signature + "\n")
@@ -180,6 +189,8 @@ class PartySite:
           watcher: is told about progress.
           watch: sees what is received, for tests.
         """
+        for name in (KEY, PAD_KEY):
+            require_private(self.folder / name)
         consortium, model = self.consortium, self.model
         place = consortium.place(self.name)
         consortium.terms.verify()

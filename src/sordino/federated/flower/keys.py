@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sordino._files import write_atomically
+from sordino._files import require_private, write_atomically
 from sordino.errors import SordinoError, one_line, shown
 
 AUTHORITY = "ca.crt"
@@ -121,7 +121,7 @@ def create_client_key(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def read_client_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """A client's private key."""
+    """A client's private key; an error if others can read it too."""
     text = _read(path)
     try:
         key = load_ssh_private_key(text, None)
@@ -131,6 +131,7 @@ def read_client_key(path: Path) -> ec.EllipticCurvePrivateKey:
         raise SordinoError(
             f"{str(path)!r} is not a private ECDSA key in OpenSSH's format without a password"
         )
+    require_private(path)
     return key
 
 
@@ -157,6 +158,7 @@ def read_public_keys(paths: Mapping[str, Path]) -> dict[str, ec.EllipticCurvePub
 
 
 def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    require_private(folder / AUTHORITY_KEY)
     public, private = _read(folder / AUTHORITY), _read(folder / AUTHORITY_KEY)
     try:
         certificate = x509.load_pem_x509_certificate(public)

@@ -80,6 +80,7 @@ from flwr.superlink.main import create_app
 from flwr.superlink.servicer.runtime import runtime_handlers
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from sordino._files import require_private
 from sordino.errors import SordinoError, one_line
 from sordino.federated.endpoints import Coordinator
 from sordino.federated.flower._process import stopping
@@ -136,6 +137,7 @@ def serve(
     Raises:
       SordinoError: if a key cannot be read, or the address cannot be listened on.
     """
+    require_private(key)
     keys = {name: public_key_to_bytes(k) for name, k in read_public_keys(clients).items()}
     stop = stop if stop is not None else threading.Event()
     app = _superlink(host, port, str(database) if database else FLWR_IN_MEMORY_DB_NAME)
