@@ -61,7 +61,7 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int = 0o666) -> 
 
 
 def write_beside(path: Path, data: bytes, place: Callable[[Path], None], *, mode: int) -> None:
-    """Write a temporary file beside `path`, synced, and have `place` give it its name; it is gone afterwards.
+    """Write a temporary file beside `path`, synced, and have `place` give it its name.
 
     The file is locked until then, and by nobody once its process has died: `remove_leftovers` knows by
     that which ones are nobody's any more.

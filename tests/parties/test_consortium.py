@@ -124,7 +124,7 @@ def test_a_party_signs_what_fits_its_own_card_only(tmp_path: Path, consortium: C
     with pytest.raises(SordinoError, match="no party 'west'"):
         PartySite.load(tmp_path / "west").sign(consortium, allow=ALLOW)
     unknown = Consortium("study", consortium.partners, consortium.terms, {"kind": "own", "name": "a.b:c"})  # fmt: skip  # noqa: E501
-    with pytest.raises(SordinoError, match="--allow-model a.b:c"):
+    with pytest.raises(SordinoError, match=r"--allow-model a\.b:c"):
         PartySite.load(tmp_path / "north").sign(unknown)
     with pytest.raises(SordinoError, match="no model"):
         PartySite.load(tmp_path / "north").sign(unknown, allow=["a.b:c"])

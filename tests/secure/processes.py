@@ -185,6 +185,7 @@ def certificates(folder: Path, count: int) -> list[Tls]:
             hashlib.sha256(made.public_bytes(serialization.Encoding.DER)).hexdigest()
         )
         (folder / f"{i}.crt").write_bytes(encoded)
+        (folder / f"{i}.key").touch(mode=0o600)
         (folder / f"{i}.key").write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,

@@ -68,14 +68,14 @@ class TestModes:
         site = PartySite.load(tmp_path / "north")
         key = site.folder / KEY
         key.chmod(0o640)
-        with pytest.raises(SordinoError, match="can be read by others .mode 0640.*chmod 600"):
+        with pytest.raises(SordinoError, match=r"can be read by others .mode 0640.*chmod 600"):
             site.sign(consortium, allow=ALLOW)
         with pytest.raises(SordinoError, match="can be read by others"):
             Star.join(consortium.roster, "north", site.folder / "party.crt", key, timeout=0.2)
         key.chmod(0o600)
         site.sign(consortium, allow=ALLOW)
         (site.folder / PAD_KEY).chmod(0o604)
-        with pytest.raises(SordinoError, match="pad.key.*can be read by others"):
+        with pytest.raises(SordinoError, match=r"pad\.key.*can be read by others"):
             site.run((), store=KeyStore(tmp_path / "keys"))
 
     def test_a_clients_keys_are_read_only_if_nobody_else_can(self, tmp_path: Path) -> None:

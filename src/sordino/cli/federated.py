@@ -504,6 +504,4 @@ def _pad_keys(folder: Path, agreement: Agreement) -> dict[str, bytes] | None:
         return None
     from sordino.sites.folders import read_pad_key
 
-    return {
-        name: read_pad_key(folder / "clients" / name / "pad.key") for name in agreement.clients
-    }
+    return {name: read_pad_key(folder / "clients" / name / "pad.key") for name in agreement.clients}

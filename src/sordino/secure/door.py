@@ -103,7 +103,7 @@ class Door(Generic[T]):
         self._ring.close()
 
     def _hurry(self, now: float) -> float:
-        """Let go of those whose time is over, and of the longest waiting of too many; when to look again."""
+        """Let go of those whose time is over, and of the oldest of too many; when to look again."""
         with self._lock:
             waiting = sorted(self._waiting.items(), key=lambda item: item[1])
         surplus = len(waiting) - MOST_STRANGERS

@@ -517,7 +517,15 @@ def create_environment(path: Path | str) -> Path:
             "filled",
             [
                 str(folder / "bin" / "python"),
-                *("-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", REQUIREMENT),
+                *(
+                    "-I",
+                    "-m",
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--disable-pip-version-check",
+                    REQUIREMENT,
+                ),
             ],
         ),
         ("used", [str(folder / "bin" / "python"), "-I", "-c", "import spu.utils.frontend"]),

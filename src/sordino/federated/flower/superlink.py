@@ -237,7 +237,7 @@ class _Guarded(H11Protocol):
     def __init__(self, known: Collection[bytes], **given: Any) -> None:
         super().__init__(**given)
         self._known, self._inner = known, self.app
-        self.app = self._answer  # type: ignore[assignment]
+        self.app = self._answer
         self.admitted: asyncio.Future[None] = self.loop.create_future()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -289,9 +289,7 @@ class _Server(uvicorn.Server):
             app_state=self.lifespan.state,
         )
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.connect_accepted_socket(
-            lambda: made, sock, ssl=self.config.ssl
-        )
+        transport, _ = await loop.connect_accepted_socket(lambda: made, sock, ssl=self.config.ssl)
         try:
             await made.admitted
         except BaseException:
