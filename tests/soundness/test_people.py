@@ -165,3 +165,16 @@ def test_a_plan_for_people_says_what_it_rests_on() -> None:
     result = CliRunner().invoke(app, [*command, "--delta", "1e-4", "--unit", "user"])
     assert result.exit_code == 0
     assert "only if every user has one row" in result.stderr
+
+
+def test_parties_ask_for_the_statement_and_show_it() -> None:
+    """S7: between data owners too, where a person may have records at several of them."""
+    from sordino.parties import agree
+
+    sizes = {"examples": [200, 100], "parameters": 3, "batch_size": 60, "steps": 3}
+    budget = {"epsilon": 2.0, "delta": 1e-5}
+    with pytest.raises(SordinoError, match="one_row_per_person=True"):
+        agree("dp-srm", unit="user", **sizes, **budget)
+    terms = agree("dp-srm", unit="user", one_row_per_person=True, **sizes, **budget)
+    assert "one record, at one party only" in terms.statement()
+    assert "one party only" not in agree("dp-srm", **sizes, **budget).statement()

@@ -87,6 +87,7 @@ def propose(
     delta: given.Delta = None,
     adjacency: given.Adjacency = None,
     unit: given.Unit = None,
+    one_row_per_person: given.OneRow = False,
     engine: given.Engine = "mask",
     colluders: given.Colluders = None,
     timeout: given.Timeout = 60.0,
@@ -121,6 +122,7 @@ def propose(
         sampling=sampling,
         adjacency=adjacency,
         unit=unit,
+        one_row_per_person=one_row_per_person,
         settings=settings or (),
     )
     trained = wanted.made_model()
@@ -301,6 +303,7 @@ def simulate(
     delta: given.Delta = None,
     adjacency: given.Adjacency = None,
     unit: given.Unit = None,
+    one_row_per_person: given.OneRow = False,
     engine: given.Engine = "mask",
     colluders: given.Colluders = None,
     timeout: given.Timeout = 60.0,
@@ -341,6 +344,7 @@ def simulate(
         sampling=sampling,
         adjacency=adjacency,
         unit=unit,
+        one_row_per_person=one_row_per_person,
         settings=settings or (),
     )
     simulation = Simulation.prepared(

@@ -52,6 +52,14 @@ Unit = Annotated[
     str | None,
     typer.Option(help="Whose data a record is: example, user, client.", rich_help_panel=_BUDGET),
 ]
+OneRow = Annotated[
+    bool,
+    typer.Option(
+        "--one-row-per-person",
+        help="Your statement, for --unit user or client: each has one record, at one party only.",
+        rich_help_panel=_BUDGET,
+    ),
+]
 Engine = Annotated[
     str, typer.Option(help="How sums are kept secret: mask, mpyc, spu.", rich_help_panel=_TOGETHER)
 ]

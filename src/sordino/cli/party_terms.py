@@ -41,6 +41,7 @@ class Wanted:
     sampling: str | None
     adjacency: str | None
     unit: str | None
+    one_row_per_person: bool
     settings: Sequence[str]
 
     def made_model(self) -> Model:
@@ -98,6 +99,7 @@ class Wanted:
             colluders=self.colluders,
             epsilon=self.epsilon,
             delta=_DELTA_TIMES_RECORDS / sum(examples) if self.delta is None else self.delta,
+            one_row_per_person=self.one_row_per_person,
             **options,
         )
         if linear and "learning_rate" in spec.option_names() and "learning_rate" not in options:

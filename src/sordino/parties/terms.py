@@ -32,6 +32,7 @@ from sordino.parties.encoding import growth
 from sordino.planning import DISCRETE, Plan, plan
 from sordino.population import POISSON
 from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.units import ROW, require_one_row
 from sordino.recipes import recipe_named
 from sordino.secure.base import Assumption
 from sordino.secure.guarantee import engine_distance, from_tables, published_variance
@@ -184,7 +185,13 @@ class Terms:
 
     def statement(self) -> str:
         """The guarantee, and on whose behaviour it rests, in sentences."""
-        return f"{self.guarantee.sentence()} {assumption_sentence(self.assumption)}"
+        sentences = [self.guarantee.sentence(), assumption_sentence(self.assumption)]
+        unit = self.guarantee.unit
+        if unit != ROW:
+            sentences.append(
+                f"It holds for a {unit} who has one record, at one party only: nobody checks that."
+            )
+        return " ".join(sentences)
 
     @property
     def recipe(self) -> str:
@@ -260,6 +267,7 @@ def agree(
     colluders: int | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
+    one_row_per_person: bool = False,
     **options: Any,
 ) -> Terms:
     """Decide a run between data owners; see `sordino.plan` for what is not listed.
@@ -272,9 +280,12 @@ def agree(
       epochs: times that the records are gone through, of all parties together.
       engine, colluders: how sums are made secret, and how many parties may work together against the
         others; the engine's default unless given.
+      one_row_per_person: your statement that every user (or client) has one record, at one party only;
+        units "user" and "client" are refused without it.
     """
     spec = recipe_named(recipe)
     about = {name: options.pop(name) for name in _ABOUT_PLAN if name in options}
+    require_one_row(about.get("unit", ROW), stated=one_row_per_person)
     sizes = tuple(require_count("examples", n) for n in examples)
     assumption = assumption_of(engine, len(sizes), colluders)
     whole = sum(sizes)
