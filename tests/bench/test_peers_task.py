@@ -136,7 +136,7 @@ def test_ours_is_the_estimator_with_public_facts_only() -> None:
         model.fit(X, y)
     assert found["runs"] == [{"seed": 1001, "accuracy": 100 * model.score(*rows.test)}]
     assert found["plan_hash"] == model.plan_.hash
-    assert found["guarantee"] == model.guarantee_.sentence()
+    assert found["guarantee"] == model.plan_.guarantee.sentence()
     assert found["runs"][0]["accuracy"] > 60
 
 

@@ -69,11 +69,12 @@ def test_a_clients_own_decisions(study: Path) -> None:
     site = ClientSite.load(folder)
     with pytest.raises(SordinoError, match=r"name this client's table.*client\.toml"):
         site.part(None)
-    settings = (folder / "client.toml").read_text().replace("# data", "data").replace("# mu", "mu")
+    settings = (folder / "client.toml").read_text().replace("# data", "data")
+    settings = settings.replace("# mu = 0.5", "mu = 0.9")
     (folder / "client.toml").write_text(settings)
     table(folder / "table.csv")
     part = ClientSite.load(folder).part(None)
-    assert part.mu == 0.5
+    assert part.mu == 0.9
     assert len(part.data[0]) == 8
 
 

@@ -165,7 +165,7 @@ def test_several_fits_on_the_same_rows_are_warned_about_once(several: Any) -> No
 def test_fits_that_are_accounted_for_or_of_other_rows_are_not_warned_about(tmp_path: Path) -> None:
     """q: a ledger counts several fits, a search pays for its own, other rows are other people's."""
     ledger = Ledger.create(tmp_path / "a.ledger")
-    ledger.add_dataset("people", epsilon=5.0, delta=1e-5)
+    ledger.add_dataset("people", epsilon=5.0, delta=1e-5, rows=len(X))
 
     def counted() -> None:
         for _ in range(2):
