@@ -231,8 +231,8 @@ def messages() -> Iterator[bytes]:
     values = np.array([-(2**31), 0, 2**31 - 1], np.int32)
     yield Request(digest, 1, 1, point, previous, 0).to_bytes()
     yield Request(digest, 9, 4, point, previous, 3, ("a", "b.c", "d_e-f")).to_bytes()
-    yield Reply(digest, "client-0", 3, 2, -1, "ab" * 32, values).to_bytes()
-    yield Reply(digest, "client-1", 3, 2, 7, "ab" * 32, values.astype(np.int64)).to_bytes()
+    yield Reply(digest, "client-0", 3, 2, "ab" * 32, values).to_bytes()
+    yield Reply(digest, "client-1", 3, 2, "ab" * 32, values.astype(np.int64), 7).to_bytes()
     yield Refusal(digest, "client-0", 3, "budget", "there is nothing left to spend").to_bytes()
 
 
