@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from weakref import WeakSet
 
 from sordino.errors import SordinoError, one_line
 from sordino.secure.child import Tls, split_address
@@ -48,6 +49,7 @@ class Tunnels:
         self._rank, self._links, self._tls = rank, [split_address(link) for link in links], tls
         self._loop = asyncio.new_event_loop()
         self._inside: set[asyncio.Task[None]] = set()
+        self._writers: WeakSet[asyncio.StreamWriter] = WeakSet()
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._own: int = free.getsockname()[1]
         try:
@@ -84,12 +86,18 @@ class Tunnels:
         return ports
 
     async def _end(self) -> None:
+        writers = list(self._writers)
         for server in self._servers:
             server.close()
         running = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        for writer in writers:
+            writer.transport.abort()
+        # What was aborted is closed in the loop's next rounds.
+        for _ in range(3):
+            await asyncio.sleep(0)
 
     async def _greet(self, context: ssl.SSLContext, sock: socket.socket) -> None:
         """Let another node in, and nobody else."""
@@ -108,9 +116,9 @@ class Tunnels:
         """From another node to this one's SPU."""
         try:
             with suppress(*_OVER):
-                await _joined(
-                    reader, writer, *await asyncio.open_connection("127.0.0.1", self._own)
-                )
+                own = await asyncio.open_connection("127.0.0.1", self._own)
+                self._writers.update((writer, own[1]))
+                await _joined(reader, writer, *own)
         finally:
             writer.close()
 
@@ -126,6 +134,7 @@ class Tunnels:
                 there = await asyncio.open_connection(
                     *self._links[node], ssl=context, ssl_handshake_timeout=STRANGER_PATIENCE
                 )
+                self._writers.update((writer, there[1]))
                 if self._is(node, there[1]):
                     await _joined(reader, writer, *there)
                 there[1].close()
