@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import jax
@@ -21,18 +21,9 @@ from sordino.errors import SordinoError, require_count, require_positive
 class LinearLoss(ABC):
     """A loss ``l(W x, y)``, plus an optional data-free regulariser.
 
-    A loss of your own has `residual` and `value`. They are called on one example at a time, in compiled
-    code, so that what an example adds depends on no other one.
+    A loss of your own is a frozen dataclass with `residual` and `value`. They are called on one example at
+    a time, in compiled code, so that what an example adds depends on no other one.
     """
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        fixed = {"logits", "residuals", "values"} & set(vars(cls))
-        if fixed:
-            raise SordinoError(
-                f"{cls.__name__} must not replace {', '.join(sorted(fixed))}: the clip counts on what "
-                "they do; write `residual` and `value`"
-            )
 
     @abstractmethod
     def residual(self, logits: jax.Array, y: jax.Array) -> jax.Array:
@@ -64,6 +55,33 @@ class LinearLoss(ABC):
     def parameter_shape(self, features: int) -> tuple[int, ...]:
         """Shape of the weights for rows of `features` numbers."""
         return (features,)
+
+
+def require_plain(loss: Any) -> None:
+    """Refuse a loss whose logits or sums are its own, or that cannot be told from another one."""
+    name = type(loss).__name__
+    if not isinstance(loss, LinearLoss):
+        raise SordinoError(f"a linear loss is a LinearLoss, got {name}")
+    for part in ("logits", "residuals", "values"):
+        if getattr(type(loss), part) is not getattr(LinearLoss, part) or part in vars(loss):
+            raise SordinoError(
+                f"{name} must not replace {part}: the clip counts on what it does; write `residual` and "
+                "`value`"
+            )
+    require_fields(loss)
+
+
+def require_fields(part: Any) -> None:
+    """Refuse a dataclass with numbers outside its fields: two that differ would pass for one."""
+    if not is_dataclass(part):
+        return
+    others = set(vars(part)) - {field.name for field in fields(part)}
+    if others:
+        raise SordinoError(
+            f"{type(part).__name__} keeps {', '.join(sorted(others))} outside the fields of its "
+            "dataclass, so that it cannot be told from another one; make it a frozen dataclass with "
+            "these as fields"
+        )
 
 
 def _one_by_one(

@@ -14,6 +14,10 @@ most c, added in any order, k u c for the products and u c (2 + ... + k) for the
 
     2 (k u c + (k (k + 1) / 2 - 1) u c)  <  (k^2 + 3 k) u c.
 
+Secret batches are analysed with a record in the batch against without it. Their rows stand at places
+drawn at random, so both cases have the same law of the other rows' places (a random injection of more
+rows, cut down to fewer, is one of fewer), and can be paired with the other rows where they are.
+
 `sum_margin` is that, as a share of c: 2.6e-4 for 64 rows or more, whatever the batch is. Clips are
 shortened by both margins and by `CLIP_MARGIN`, which covers the few roundings of the clipping itself.
 """

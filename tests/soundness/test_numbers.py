@@ -134,13 +134,78 @@ def test_a_residual_sees_one_example_only(witness: Witness) -> None:
     assert found <= 1 + 1e-6
 
 
-def test_a_loss_cannot_replace_what_the_clip_counts_on() -> None:
-    """h: logits of one's own would make the closed form false."""
-    with pytest.raises(SordinoError, match="must not replace logits"):
+class _Mixed:
+    def residuals(self, logits: Any, y: Any) -> Any:
+        return (jax.nn.sigmoid(logits) - y) * jnp.max(jnp.abs(logits))
 
-        class Mixed(Logistic):
-            def logits(self, params: Any, X: Any) -> Any:
-                return X @ params.T - jnp.mean(X @ params.T)
+
+class _Inherited(_Mixed, Logistic):
+    pass
+
+
+class _Shifted(Logistic):
+    def logits(self, params: Any, X: Any) -> Any:
+        return X @ params.T - jnp.mean(X @ params.T)
+
+
+class _Hidden(Logistic):
+    def __init__(self, scale: float) -> None:
+        object.__setattr__(self, "scale", scale)
+
+    def residual(self, logits: Any, y: Any) -> Any:
+        return self.scale * super().residual(logits, y)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [(_Inherited(), "residuals"), (_Shifted(), "logits"), (_Hidden(2.0), "keeps scale outside")],
+)
+def test_a_loss_cannot_replace_what_the_clip_counts_on(loss: Any, said: str) -> None:
+    """h: sums over a batch that are a loss's own, inherited ones too; and state that nobody sees."""
+    data = (np.ones((4, 2)), np.ones(4))
+    with pytest.raises(SordinoError, match=said):
+        sordino.train(one_step(4), loss, np.zeros(2, np.float32), data)
+    with pytest.raises(SordinoError, match=said):
+        LinearGradientStream(loss)
+
+
+def test_a_stream_takes_linear_losses_only() -> None:
+    """h: what only looks like one may mix examples."""
+    with pytest.raises(SordinoError, match="is a LinearLoss"):
+        LinearGradientStream(_Mixed())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "discrete"])
+@pytest.mark.parametrize("classes", [10, 1000])
+def test_residuals_whose_squares_vanish_are_clipped(
+    witness: Witness, noise: str, classes: int
+) -> None:
+    """Squares of 1e-19 are 0 in float32; times rows of 1e18 they were ten clips long."""
+    for size in (1e16, 1e18, 1.7e19):
+        X = np.zeros((3, 2), np.float32)
+        X[0] = 1, size
+        start = np.zeros((classes, 2), np.float32)
+        start[0, 0] = 43.75
+        plan, y = one_step(3, noise=noise), np.zeros(3, np.int32)
+        data, other = (X, y), (np.zeros_like(X), y)
+        assert ratio(witness, plan, Softmax(classes), start, data, other) <= 1
+
+
+@dataclass(frozen=True)
+class _Half(Softmax):
+    """Residuals in half precision: small ones, many of them."""
+
+    def residual(self, logits: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.full(logits.shape, 1.5e-4, jnp.float16)
+
+
+def test_residuals_in_half_precision_have_float32_norms(witness: Witness) -> None:
+    """Their squares vanish in float16: one row of 1e6 moved a sum by 8,000 clips."""
+    X = np.zeros((3, 1), np.float32)
+    X[0] = 1e6
+    start, y = np.zeros((1000, 1), np.float32), np.zeros(3, np.int32)
+    found = ratio(witness, one_step(3), _Half(1000), start, (X, y), (np.zeros_like(X), y))
+    assert 0.9 < found <= 1
 
 
 @pytest.mark.parametrize("gamma", [1e-4, 1e-6, 4e-8, 1e-12])

@@ -23,6 +23,8 @@ from sordino.parties.terms import agree
 from sordino.planning import Plan
 from sordino.planning import plans as planning
 from sordino.privacy.guarantee import Guarantee
+from sordino.streams.contributions import Gradient
+from sordino.streams.rules import PairRule
 
 N, D = 60, 3
 START = np.zeros(D, np.float32)
@@ -225,3 +227,19 @@ def test_a_verified_plan_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) 
     copy.deepcopy(plan).verify()
     with pytest.raises(AssertionError, match="computed again"):
         quieter(plan).verify()
+
+
+class _Loose(Gradient):
+    """Clips nothing, and describes itself as what does."""
+
+    def rule(self) -> Any:
+        return PairRule()
+
+
+def test_parts_of_a_plan_are_what_they_say() -> None:
+    """S5: a part of another class with the same description."""
+    plan = made()
+    loose = dataclasses.replace(plan, contribution=_Loose(plan.clip))
+    assert loose.hash == plan.hash
+    with pytest.raises(SordinoError, match="_Loose is not what its recipe is made of"):
+        sordino.train(loose, Logistic(), START, UNREAD)

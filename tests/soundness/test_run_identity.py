@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -255,3 +256,41 @@ def test_an_identity_of_another_version_has_other_parts(ledger: Ledger) -> None:
     for other in ({"plan": "1"}, {**whole, "weights": "3"}, {}):
         with pytest.raises(SordinoError, match="other inputs"):
             ledger.reserve("people", plan(), run="r", identity=other)
+
+
+LIMIT = 1.0
+
+
+def _limited(params: Any, x: Any, y: Any) -> Any:
+    return jnp.clip(x @ params - y, -LIMIT, LIMIT) ** 2
+
+
+def test_the_program_that_was_described_is_the_one_that_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S4: a loss that reads a number was compiled before, with another one, and described anew."""
+    key, data = RunKey.fresh(), (np.ones((20, 2), np.float32), np.full(20, 5, np.float32))
+    plan = sordino.plan("dp-gd", examples=20, steps=2, noise_multiplier=1.0)
+    start = np.zeros(2, np.float32)
+    sordino.train(plan, _limited, start, data)  # compiled with 1
+    monkeypatch.setattr(sys.modules[__name__], "LIMIT", 100.0)
+    held = sordino.train(plan, _limited, start, data, run_key=key).params
+    jax.clear_caches()
+    fresh = sordino.train(plan, _limited, start, data, run_key=key).params
+    np.testing.assert_array_equal(held, fresh)
+
+
+def test_what_calls_back_into_python_has_no_identity() -> None:
+    """S4: what a callback does is not in the program's text, so two of them would pass for one."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        shape = jax.ShapeDtypeStruct((2,), np.float32)
+        return jax.pure_callback(lambda g: -0.1 * g, shape, updates), state
+
+    optimizer = optax.GradientTransformation(lambda params: (), update)
+    plan = sordino.plan("dp-gd", examples=20, steps=2, noise_multiplier=1.0)
+    data = (np.ones((20, 2), np.float32), np.ones(20, np.float32))
+    run = {"plan": plan, "loss": _limited, "params": np.zeros(2, np.float32), "data": data}
+    sordino.train(**run, optimizer=optimizer)
+    with pytest.raises(SordinoError, match="calls back into Python"):
+        sordino.train(**run, optimizer=optimizer, run_key=RunKey.fresh())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -132,3 +134,47 @@ def test_batches_of_any_size_have_one_width(monkeypatch: pytest.MonkeyPatch) -> 
     plan = planned(recipe="dp-sgd", sampling="poisson", batch_size=20, epochs=10)
     undisturbed(plan)
     assert widths == {poisson_width(N, plan.population.rate)}
+
+
+def test_two_threads_take_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads in one session put one noise around two sums."""
+    rows_of: list[np.ndarray] = []
+    honest = session_module.step_on
+    entered = threading.Barrier(2, timeout=0.5)
+
+    def slow(program: Any, states: Any, batch: Any, mask: Any, row: Any, *others: Any) -> Any:
+        rows_of.append(np.asarray(row))
+        with contextlib.suppress(threading.BrokenBarrierError):
+            entered.wait()
+        return honest(program, states, batch, mask, row, *others)
+
+    monkeypatch.setattr(session_module, "step_on", slow)
+    session = sordino.Session(planned(), Logistic(), START, insecure_seed=5)
+    batches = [np.arange(4), np.arange(4, 8)]
+    threads = [
+        threading.Thread(target=session.step, args=((X[rows], Y[rows]),), kwargs={"rows": rows})
+        for rows in batches
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert session.done == 2
+    assert not np.array_equal(rows_of[0], rows_of[1])
+
+
+def test_steps_taken_cannot_be_set_back() -> None:
+    """A step taken again with other data had the same noise."""
+    session = sordino.Session(planned(), Logistic(), START, insecure_seed=5)
+    with pytest.raises(AttributeError):
+        session.done = 0  # type: ignore[misc]
+
+
+def test_rows_in_another_order_go_to_their_places() -> None:
+    """A secret batch in an order of the caller's own is the same batch."""
+    plan = planned(recipe="dp-sgd", sampling="poisson", batch_size=20, epochs=1)
+    session = sordino.Session(plan, Logistic(), START, insecure_seed=5)
+    for rows in session:
+        mixed = RNG.permutation(rows)
+        session.step((X[mixed], Y[mixed]), rows=mixed)
+    np.testing.assert_array_equal(session.result().params, undisturbed(plan))

@@ -25,6 +25,7 @@ moved to, repeated averages go on from the last one, and nothing is paid twice o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -108,8 +109,8 @@ class AdaptiveRun:
         data = as_records(data if isinstance(data, tuple) else (data,))
         check_rows(plan, data)
         params = as_parameters(params)
-        self._stream = make_stream(plan, loss, params, data, microbatch_size)
-        if not isinstance(self._stream, GradientStream | LinearGradientStream):
+        stream = make_stream(plan, loss, params, data, microbatch_size)
+        if not isinstance(stream, GradientStream | LinearGradientStream):
             raise SordinoError(
                 f"{plan.recipe} evaluates the loss along each step, and a stream of your own has "
                 "none; give the loss of one example"
@@ -119,6 +120,7 @@ class AdaptiveRun:
                 f"{plan.recipe} sums losses exactly for at most {MOST_EXAMPLES:,} examples, got "
                 f"{plan.population.examples:,}"
             )
+        self._stream: GradientStream | LinearGradientStream = stream
         self.plan, self.key, self.steps = plan, key, plan.population.steps
         self.trace: tuple[Mapping[str, float], ...] = ()
         self._penalty = _penalty(self._stream.loss, regularizer)
@@ -199,6 +201,10 @@ class AdaptiveRun:
     def settings(self) -> str:
         """What else decides how sums are rounded: nothing, steps are taken one at a time."""
         return "adaptive"
+
+    def hold(self, text: str) -> None:
+        """Run what the compiler's input of this digest says, and nothing that was compiled before."""
+        self._stream = replace(self._stream, program=text)
 
     def lowered(self) -> str:
         """The compiler's input for one gradient and one line search."""

@@ -79,7 +79,9 @@ def _padded(rows: NDArray[np.int64]) -> tuple[Indices, Mask]:
 
 
 def _poisson_block(population: Population, rng: np.random.Generator) -> NDArray[np.int64]:
-    return poisson_block(population.examples, population.rate, rng)
+    # At places drawn at random: then that a row is absent leaves all others where they are, in
+    # distribution, and only one block of the batch's sum knows of it (see `rounding.py`).
+    return rng.permuted(poisson_block(population.examples, population.rate, rng), axis=1)
 
 
 def poisson_block(n: int, q: float, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -108,7 +110,7 @@ def poisson_block(n: int, q: float, rng: np.random.Generator) -> NDArray[np.int6
 
 def _fixed_size_block(population: Population, rng: np.random.Generator) -> NDArray[np.int64]:
     n, b = population.examples, population.batch_size
-    return np.stack([rng.choice(n, b, replace=False, shuffle=False) for _ in range(BLOCK)])
+    return np.stack([rng.choice(n, b, replace=False) for _ in range(BLOCK)])
 
 
 def _reshuffled(population: Population, first: int, count: int) -> tuple[Indices, Mask]:

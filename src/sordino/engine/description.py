@@ -15,9 +15,11 @@ The digests are keyed, so they tell nothing about the data to who does not have 
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import os
 import platform
+import re
 from importlib.metadata import version
 from typing import Any, Protocol
 
@@ -26,28 +28,36 @@ import numpy as np
 
 from sordino._version import __version__, code_digest
 from sordino.engine.keys import RunKey
-from sordino.errors import PlanMismatchError
+from sordino.errors import PlanMismatchError, SordinoError
 from sordino.ledger.identity import Identity, changes
 
 _BLOCK = 1 << 24
+_CALLBACK = re.compile(r"xla\w*_callback")
 
 
 class Describable(Protocol):
     """A run that can show what would be compiled, and where its chunks end."""
 
     def lowered(self) -> str: ...
+    def hold(self, text: str) -> None: ...
     def settings(self) -> str: ...
 
 
 def describe(run: Describable, plan_hash: str, params: Any, data: Any, key: RunKey) -> Identity:
-    """The digests by name; see the module."""
-    digest = _Digest(key)
+    """The digests by name; see the module. From here on the run is held to the program described."""
+    digest, text = _Digest(key), run.lowered()
+    if _CALLBACK.search(text):
+        raise SordinoError(
+            "the loss or the optimizer calls back into Python, where nobody sees what it does, so that "
+            "this run cannot be told from another one; run it without a checkpoint, a run key or a seed"
+        )
+    run.hold(hashlib.sha256(text.encode()).hexdigest())
     return {
         "plan": digest.text("plan", plan_hash),
         "data": digest.arrays("data", data),
         "start": digest.arrays("start", params),
         "settings": digest.text("settings", run.settings()),
-        "program": digest.text("program", run.lowered()),
+        "program": digest.text("program", text),
         "environment": digest.text("environment", environment()),
     }
 

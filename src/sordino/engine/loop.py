@@ -34,13 +34,19 @@ LONGEST_CHUNK = 1024
 
 @dataclass(frozen=True)
 class Program:
-    """Everything static about the compiled loop; hashable, so compiled code is found again."""
+    """Everything static about the compiled loop; hashable, so compiled code is found again.
+
+    `text` is a digest of the compiler's input, in runs that must be the one that was described: code that
+    was compiled from another text is then not found, however equal its parts look (a loss may read a
+    number that has changed since).
+    """
 
     stream: Stream
     update: Update
     sliced: bool
     batch_size: int
     channels: int = 1
+    text: str = ""
 
     @property
     def width(self) -> int:

@@ -37,7 +37,7 @@ from sordino.engine.loop import (
     start_states,
 )
 from sordino.errors import PlanMismatchError, SordinoError, require_choice, require_count
-from sordino.losses import LinearLoss
+from sordino.losses import LinearLoss, require_fields
 from sordino.mechanisms.lattice import LatticeNoise
 from sordino.planning import Plan
 from sordino.population import Population
@@ -259,6 +259,10 @@ class Run:
         """What else decides how sums are rounded: the driver and where chunks end."""
         return f"{self._driver}/{self._starts}"
 
+    def hold(self, text: str) -> None:
+        """Run what the compiler's input of this digest says, and nothing that was compiled before."""
+        self.program = replace(self.program, text=text)
+
     def lowered(self) -> str:
         """The compiler's input for one step: loss, optimizer and all numbers that they hold."""
         picked = None
@@ -313,6 +317,7 @@ def make_stream(
     if type(loss) is GradientStream or type(loss) is LinearGradientStream:
         return replace(loss, rule=rule, lattice=lattice)
     if isinstance(loss, Stream):  # also one that inherits from these: its code is its own
+        require_fields(loss)
         _check_own_stream(plan, loss)
         return loss
     if isinstance(loss, LinearLoss):

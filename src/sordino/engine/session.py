@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from threading import RLock
 from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 import jax
@@ -97,7 +98,9 @@ class Session:
         self._states: Any = (params, None, None)
         self._slot_of: NDArray[np.int64] | None = None
         self._began = time.perf_counter()
-        self.done = 0
+        self._done = 0
+        # An interrupt may come between a step and the release of its lock: its own thread is let in again.
+        self._stepping = RLock()
         self._key.claim(store=None if run_key is None else KeyStore())
         # The data is never seen as a whole here, so the ledger goes by the data set's name alone.
         self._account = Account.of(ledger, dataset, None)
@@ -108,6 +111,11 @@ class Session:
     @property
     def steps(self) -> int:
         return self.plan.population.steps
+
+    @property
+    def done(self) -> int:
+        """Steps taken so far."""
+        return self._done
 
     @property
     def params(self) -> Any:
@@ -128,8 +136,8 @@ class Session:
         """The rows of the step that is due, in the order of the data."""
         return self._due()[0]
 
-    def _due(self) -> tuple[NDArray[np.int64], int]:
-        """The rows of the step that is due, and the width of its batch: as in `train`.
+    def _due(self) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+        """The rows of the step that is due, their places in its batch, and its width: as in `train`.
 
         The width of a secret batch is one that nearly all of them fit in: it tells nothing of its size.
         """
@@ -137,11 +145,13 @@ class Session:
         people = self.plan.population
         if people.sampling != FIXED:
             indices, mask = batch_indices(people, self._key, self.done, 1)
-            return indices[0][mask[0] > 0].astype(np.int64), indices.shape[1]
+            places = np.flatnonzero(mask[0])
+            return indices[0][places].astype(np.int64), places, indices.shape[1]
         order = None if people.is_full_batch else public_order(people)
         begin = (self.done % people.steps_per_epoch) * people.batch_size
         members = np.arange(begin, min(begin + people.batch_size, people.examples))
-        return members if order is None else order[members], even_width(people.batch_size)
+        rows = members if order is None else order[members]
+        return rows, np.arange(len(rows)), even_width(people.batch_size)
 
     def step(self, batch: Any, rows: ArrayLike | None = None) -> None:
         """Take the step that is due with the data of its rows.
@@ -151,10 +161,14 @@ class Session:
           rows: which examples these are, where the batch is not that of `next_rows`: only under
             fixed batches, and the same ones in every epoch.
         """
+        with self._stepping:  # two threads would put one noise around two sums
+            self._step(batch, rows)
+
+    def _step(self, batch: Any, rows: ArrayLike | None) -> None:
         self._check_not_finished()
         batch = as_records(batch if isinstance(batch, tuple) else (batch,))
         size = row_count(batch)
-        due, width = self._due()
+        due, places, width = self._due()
         if rows is None and size != len(due):
             raise PlanMismatchError(
                 f"step {self.done + 1} has a batch of {len(due):,} rows, got {size:,}; use the "
@@ -166,8 +180,14 @@ class Session:
             self._start(batch)
         assert self._program is not None
         assert self._constants is not None
-        padded = jax.tree.map(partial(_pad, width=width), batch)
-        mask = (np.arange(width) < size).astype(np.float32)
+        if rows is not None and self.plan.population.sampling != FIXED:
+            # In an order of the caller's own: each row goes to its place all the same.
+            by_row = np.argsort(due)
+            places = places[by_row[np.searchsorted(due, named, sorter=by_row)]]
+        elif rows is not None:
+            places = np.arange(size)
+        padded = jax.tree.map(partial(_placed, places=places, width=width), batch)
+        mask = np.isin(np.arange(width), places).astype(np.float32)
         inputs = jax.tree.map(lambda leaf: leaf[0], self._schedule.inputs(self.done, 1, None))
         block = self._noise_block()
         row = block.rows[self.done - block.first]
@@ -176,7 +196,7 @@ class Session:
         noise_state = block.state_after if done == block.end else self._noise_state
         # In one go, after success: a step that failed or was interrupted is taken again with the same
         # noise on the same states, and never is one noise put around two sums.
-        vars(self).update(_states=states, _noise_state=noise_state, done=done)
+        vars(self).update(_states=states, _noise_state=noise_state, _done=done)
 
     def result(self) -> Result:
         """The finished run; refused before all planned steps are taken."""
@@ -309,6 +329,9 @@ def _aligned(steps: int, breaks: tuple[int, ...]) -> list[int]:
     return [*chunk_starts(steps, _NOISE_STEPS, breaks), steps]
 
 
-def _pad(leaf: Any, width: int) -> Any:
+def _placed(leaf: Any, places: NDArray[np.int64], width: int) -> Any:
+    """Rows at their places in a batch of `width`, zeros at all others."""
     array = np.asarray(leaf)
-    return np.pad(array, [(0, width - len(array))] + [(0, 0)] * (array.ndim - 1))
+    padded = np.zeros((width, *array.shape[1:]), array.dtype)
+    padded[places] = array
+    return padded

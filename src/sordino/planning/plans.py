@@ -212,6 +212,7 @@ class Plan:
         known = self.__dict__.get("_verified")
         if known is not None and all(a is b for a, b in zip(known, decisive, strict=True)):
             return
+        self._check_parts()
         content = self.to_json()
         text = json.dumps({name: content[name] for name in _STATED}, sort_keys=True)
         digest = hashlib.sha256(f"{self.lattice}/{text}".encode()).hexdigest()
@@ -301,6 +302,19 @@ class Plan:
         plan._check()
         plan._remember()
         return plan
+
+    def _check_parts(self) -> None:
+        """Refuse parts of other classes than their descriptions name: what they do would be their own."""
+        for part, known in (
+            (self.contribution, contribution_from_json),
+            (self.mechanism, mechanism_from_json),
+            (self.schedule, schedule_from_json),
+        ):
+            if type(known(part.to_json())) is not type(part):
+                raise SordinoError(
+                    f"this plan is damaged: {type(part).__name__} is not what its recipe is made of; "
+                    "register a recipe of your own with sordino.registry.register"
+                )
 
     def _check(self) -> None:
         """What `verify` promises, computed."""

@@ -40,6 +40,7 @@ class GradientStream(RuleStream):
     rule: Rule = PLAIN
     microbatch: int | None = None
     lattice: bool = False
+    program: str = ""  # see `engine.loop.Program.text`
 
     def contribution(
         self, params: Any, memory: Any, batch: Any, mask: jax.Array, terms: Terms, step: jax.Array

@@ -9,7 +9,8 @@ where b is the planned bound, and rounds every entry of ``vector / step`` toward
 in spite of float32 arithmetic. Proof: let u = 2^-24. Sums of at most 32 numbers in any order are off
 by 31 u; `sum_of_squares` nests them (a barrier keeps the compiler from merging the levels), 8 deep
 for 2^40 entries, so a computed norm is too small by a factor of at least 1 - 124 u - 4 u. Quotient,
-products and the rounded bound cost 6 u more: 134 u = 8e-6 < 1e-5. Entries whose squares underflow are
+products and the rounded bound cost 6 u more, lengths of residuals relative to their largest entry 3 u:
+137 u = 8.2e-6 < 1e-5. Entries whose squares underflow are
 below 2^-60 <= step, and are rounded to 0. Dividing by the step, a power of two, is exact, and
 rounding towards zero lengthens nothing.
 

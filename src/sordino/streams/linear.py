@@ -9,6 +9,7 @@ of all points a rule needs come from one product.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sordino.losses import LinearLoss
+from sordino.losses import LinearLoss, require_plain
 from sordino.privacy.values import ClippedSum
 from sordino.rounding import (
     CLIP_MARGIN,
@@ -26,9 +27,12 @@ from sordino.rounding import (
     squared_norm,
     sum_margin,
 )
-from sordino.streams.base import SMALLEST_SQUARE, Terms
+from sordino.streams.base import Terms
 from sordino.streams.lattice import SHORTEST_SQUARE, row_squares
 from sordino.streams.rules import PLAIN, Rule, RuleStream
+
+# The least number that float32 keeps all digits of.
+SMALLEST = 2.0**-126
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,10 @@ class LinearGradientStream(RuleStream):
     loss: LinearLoss
     rule: Rule = PLAIN
     lattice: bool = False
+    program: str = ""  # see `engine.loop.Program.text`
+
+    def __post_init__(self) -> None:
+        require_plain(self.loss)
 
     def prepare(self, data: Any, valid: jax.Array) -> tuple[Any, jax.Array]:
         X, y = data
@@ -63,7 +71,7 @@ class LinearGradientStream(RuleStream):
         points = self.rule.points(params, memory, step)
         residuals = []
         for logits in self._logits(points, X):
-            residual = self.loss.residuals(logits, y)
+            residual = self.loss.residuals(logits, y).astype(jnp.float32)
             residuals.append(jnp.where(jnp.isfinite(residual), residual, 0.0))
         channels = self.rule.combine(
             tuple(residuals),
@@ -100,9 +108,21 @@ def _clip_residual(vector: jax.Array, clip: Any, inverse_norm: jax.Array) -> jax
     limit = clip * inverse_norm
     if vector.ndim == 1:
         return jnp.clip(vector, -limit, limit)
-    size = jnp.sqrt(jnp.maximum(jnp.sum(vector * vector, axis=1), SMALLEST_SQUARE))
-    # |r| may overflow where r itself does not: the factor is then 0, and so is the product.
-    return vector * jnp.minimum(1.0, limit / size)[:, None]
+    # A factor that overflows is 1: the residual is then far shorter than its limit.
+    return vector * jnp.minimum(1.0, limit / _lengths(vector, _squares))[:, None]
+
+
+def _squares(rows: jax.Array) -> jax.Array:
+    return jnp.sum(rows * rows, axis=1)
+
+
+def _lengths(residual: jax.Array, squares: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """The norm of each residual (rows, k), above 0; infinite where an entry is.
+
+    Relative to its largest entry: the square of 1e-19 is 0, but a row of 1e19 makes it a long vector.
+    """
+    largest = jnp.maximum(jnp.max(jnp.abs(residual), axis=1), SMALLEST)
+    return largest * jnp.sqrt(squares(residual / largest[:, None]))
 
 
 def _product(
@@ -122,7 +142,7 @@ def _lattice_product(
     Every entry of every example has to be rounded, so this is no matrix product.
     """
     residual = vector if vector.ndim == 2 else vector[:, None]
-    size = jnp.sqrt(jnp.maximum(row_squares(residual), SMALLEST_SQUARE))
+    size = _lengths(residual, row_squares)
     factor = jnp.where(jnp.isfinite(size), jnp.minimum(1.0, limit / size), 0.0)
     kept = (mask > 0) & (factor > 0)
     scaled = jnp.where(kept[:, None], residual * factor[:, None], 0.0) * (1.0 / step)
