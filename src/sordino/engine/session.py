@@ -133,7 +133,7 @@ class Session:
                 )
 
     def next_rows(self) -> NDArray[np.int64]:
-        """The rows of the step that is due, in the order of the data."""
+        """The rows of the step that is due, in the order of its batch."""
         return self._due()[0]
 
     def _due(self) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
