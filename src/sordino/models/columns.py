@@ -98,12 +98,16 @@ def public_bounds(feature_bounds: Any, features: int) -> NDArray[np.float64] | N
             f"feature_bounds must be (low, high) or have shape (2, {features}) for X with "
             f"{features} features, got shape {np.shape(feature_bounds)}"
         )
-    wrong = ~(np.isfinite(bounds).all(axis=0) & (bounds[0] < bounds[1]))
+    with np.errstate(all="ignore"):
+        # Columns are multiplied by 2 over the distance.
+        far = bounds[1] - bounds[0]
+        usable = np.isfinite(far) & np.isfinite(2 / far)
+    wrong = ~(np.isfinite(bounds).all(axis=0) & (bounds[0] < bounds[1]) & usable)
     if wrong.any():
         at = int(np.argmax(wrong))
         raise SordinoError(
-            f"feature_bounds need finite numbers with low < high, got ({bounds[0, at]:g}, "
-            f"{bounds[1, at]:g}) for feature {at}"
+            "feature_bounds need finite numbers with low < high, at a distance that numbers can "
+            f"express, got ({bounds[0, at]:g}, {bounds[1, at]:g}) for feature {at}"
         )
     return bounds
 

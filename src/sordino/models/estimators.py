@@ -19,15 +19,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_y
 
 from sordino.engine.keys import RunKey
 from sordino.errors import SordinoError
-from sordino.losses import LeastSquares, Logistic, Softmax
+from sordino.losses import LeastSquares, LinearLoss, Logistic, Softmax
+from sordino.models.checks import checked_labels, checked_targets, is_text
 from sordino.models.features import parse_bounds
-from sordino.models.linear import PrivateLinear
+from sordino.models.linear import Inspected, PrivateLinear
 
 
 class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
@@ -152,22 +150,26 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         while it trains; `history_` then holds the curve. `groups`, an id of the person for each row,
         is checked where `one_row_per_person` is stated, and used for nothing else.
         """
+        data = self._inspect(X, y, groups)
+        evaluate = None
+        if public is not None:
+            rows, public_y = self._public_rows(public, data.prepare)
+            known = _checked_labels(data.values, checked_labels(public_y))
+            truth = np.searchsorted(data.values, known).astype(np.int32)
+            evaluate = partial(_classification_metrics, data.loss, rows, truth)
+        self._train(data, evaluate)
+        self.classes_ = data.values
+        return self
+
+    def _inspect(self, X: Any, y: Any, groups: Any = None) -> Inspected:
         X, prepare, undeclared = self._describe(X, y, groups)
-        labels = column_or_1d(y, warn=True)
-        check_classification_targets(labels)
+        labels = checked_labels(y)
         if self.classes is None:
             undeclared.append("the list of classes (classes=[...])")
         classes = _classes(self.classes, labels)
         codes = np.searchsorted(classes, labels).astype(np.int32)
         loss = Logistic() if len(classes) == 2 else Softmax(len(classes))
-        evaluate = None
-        if public is not None:
-            rows, public_y = self._public_rows(public, prepare)
-            truth = np.searchsorted(classes, _checked_labels(classes, column_or_1d(public_y)))
-            evaluate = partial(_classification_metrics, loss, rows, truth.astype(np.int32))
-        self._train(X, codes, loss, prepare, undeclared, evaluate)
-        self.classes_ = classes
-        return self
+        return Inspected(X, codes, loss, prepare, undeclared, labels, classes)
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Logits: (rows,) for two classes, else (rows, classes)."""
@@ -206,32 +208,37 @@ def _classes(declared: Any, labels: NDArray[Any]) -> NDArray[Any]:
                 "classes=[...] if others are possible"
             )
         return found
-    known = np.unique(np.asarray(declared))
-    if np.ndim(declared) != 1 or len(known) != len(declared) or len(known) < 2:
-        raise SordinoError("classes must be a list of at least two different labels")
-    if (known.dtype.kind in "US") != (found.dtype.kind in "USO"):
+    known = _declared(declared)
+    if is_text(known) != is_text(found):
         raise SordinoError(
-            f"y holds labels of type {found.dtype} but classes are of type {known.dtype}; declare "
-            "classes in the type of y"
+            "y and classes are of different types, text and numbers; declare classes in the type of y"
         )
     _checked_labels(known, found)
     return known
 
 
+def _declared(classes: Any) -> NDArray[Any]:
+    """The declared classes, sorted."""
+    try:
+        known = np.unique(np.asarray(classes))
+    except (TypeError, ValueError):  # of types that have no order
+        known = np.zeros(0)
+    if np.ndim(known) != 1 or np.shape(classes) != known.shape or len(known) < 2:
+        raise SordinoError("classes must be a list of at least two different labels")
+    return known
+
+
 def _checked_labels(classes: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
     """`labels`, if all of them are classes."""
-    found = np.unique(labels)
-    unknown = len(found) - int(np.isin(found, classes).sum())
-    if unknown:
-        kinds = "a kind of label that is" if unknown == 1 else f"{unknown} kinds of labels that are"
+    if not np.isin(np.unique(labels), classes).all():
         raise SordinoError(
-            f"y has {kinds} not in classes; declare all that are possible, or remove those rows"
+            "y has labels that are not in classes; declare all that are possible, or remove those rows"
         )
     return labels
 
 
 def _classification_metrics(
-    loss: Logistic | Softmax, rows: NDArray[Any], truth: NDArray[Any], params: Any
+    loss: LinearLoss, rows: NDArray[Any], truth: NDArray[Any], params: Any
 ) -> dict[str, float]:
     logits = rows @ np.asarray(params).T
     chosen = logits > 0 if logits.ndim == 1 else np.argmax(logits, axis=1)
@@ -246,6 +253,11 @@ def _regression_metrics(
 ) -> dict[str, float]:
     predicted = middle + half * np.clip(rows @ np.asarray(params), -1.0, 1.0)
     return {"root mean squared error": float(np.sqrt(np.mean((predicted - truth) ** 2)))}
+
+
+def _middle_and_half(low: float, high: float) -> tuple[float, float]:
+    """The middle of an interval and half its length; the sum of its ends may be too large."""
+    return low / 2 + high / 2, high / 2 - low / 2
 
 
 class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
@@ -314,8 +326,21 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
 
     def fit(self, X: Any, y: ArrayLike, *, public: Any = None, groups: Any = None) -> Self:
         """Train on X (rows, features) and targets y (rows,); the rest as in `PrivateClassifier`."""
+        data = self._inspect(X, y, groups)
+        low, high = data.values
+        evaluate = None
+        if public is not None:
+            rows, public_y = self._public_rows(public, data.prepare)
+            truth = checked_targets(public_y)
+            evaluate = partial(_regression_metrics, rows, truth, *_middle_and_half(low, high))
+        self._train(data, evaluate)
+        self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
+        self.target_bounds_ = (low, high)
+        return self
+
+    def _inspect(self, X: Any, y: Any, groups: Any = None) -> Inspected:
         X, prepare, undeclared = self._describe(X, y, groups)
-        targets = np.asarray(_check_y(column_or_1d(y, warn=True), y_numeric=True), np.float64)
+        targets = checked_targets(y)
         if self.target_bounds is None:
             undeclared.append("the smallest and largest y (target_bounds=(low, high))")
             low, high = float(targets.min()), float(targets.max())
@@ -323,17 +348,10 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
                 low, high = low - 1.0, high + 1.0
         else:
             low, high = parse_bounds("target_bounds", self.target_bounds)
-        middle, half = low / 2 + high / 2, high / 2 - low / 2
-        scaled = (np.clip(targets, low, high) - middle) / half
-        evaluate = None
-        if public is not None:
-            rows, public_y = self._public_rows(public, prepare)
-            truth = np.asarray(_check_y(column_or_1d(public_y), y_numeric=True), np.float64)
-            evaluate = partial(_regression_metrics, rows, truth, middle, half)
-        self._train(X, scaled.astype(np.float32), LeastSquares(), prepare, undeclared, evaluate)
-        self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
-        self.target_bounds_ = (low, high)
-        return self
+        middle, half = _middle_and_half(low, high)
+        with np.errstate(all="ignore"):
+            scaled = ((np.clip(targets, low, high) - middle) / half).astype(np.float32)
+        return Inspected(X, scaled, LeastSquares(), prepare, undeclared, targets, (low, high))
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Targets (rows,), inside `target_bounds_`."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.errors import SordinoError, shown
+from sordino.models.checks import checked_numbers, discreetly
 
 Value = str | int | float | bool
 
@@ -34,10 +35,12 @@ class Numeric:
 
     def encode(self, series: Any) -> NDArray[np.float32]:
         """``[low, high] -> [-1, 1]``, missing values -> 0; shape (rows, 1)."""
-        values = _numbers(self.name, series)
-        middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
-        scaled = np.clip((values - middle) / half, -1.0, 1.0)
-        return np.nan_to_num(scaled, nan=0.0).astype(np.float32)[:, None]
+        values = numbers_of(self.name, series)
+        middle, half = self.low / 2 + self.high / 2, (self.high - self.low) / 2
+        # Silently: a number so large that it overflows here is moved to the edge as well.
+        with np.errstate(all="ignore"):
+            scaled = np.clip((values - middle) / half, -1.0, 1.0)
+            return np.nan_to_num(scaled, nan=0.0).astype(np.float32)[:, None]
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "low": self.low, "high": self.high}
@@ -76,7 +79,13 @@ class Categorical:
                 f"column {self.name!r} holds text but its declared values are numbers; declare "
                 "text, or convert the column"
             )
-        codes = pd.Index(list(self.values)).get_indexer(pd.Index(series.to_numpy(dtype=object)))
+        codes = discreetly(
+            lambda: pd.Index(list(self.values)).get_indexer(
+                pd.Index(series.to_numpy(dtype=object))
+            ),
+            f"column {self.name!r}",
+            "{what} holds something that is neither text nor a number; convert it, or drop the column",
+        )
         codes = np.where(series.isna().to_numpy(), -1, codes)
         hot: NDArray[np.bool_] = codes[:, None] == np.arange(len(self.values))
         return hot.astype(np.float32)
@@ -134,7 +143,7 @@ def check_text(what: str, text: str) -> None:
         raise SordinoError(f"{what} is not valid Unicode text: {shown(text)}") from None
 
 
-def _numbers(name: str, series: Any) -> NDArray[np.float64]:
+def numbers_of(name: str, series: Any) -> NDArray[np.float64]:
     """A column as float64 with NaN where missing; text is refused without quoting it."""
     import pandas as pd
 
@@ -144,5 +153,7 @@ def _numbers(name: str, series: Any) -> NDArray[np.float64]:
             f"column {name!r} is declared numeric but holds {kind} values ({series.dtype}); "
             "convert it to numbers, or declare its values"
         )
-    values: NDArray[np.float64] = pd.to_numeric(series).to_numpy(dtype=np.float64, na_value=np.nan)
-    return values
+    return checked_numbers(
+        lambda: np.asarray(pd.to_numeric(series).to_numpy(dtype=np.float64, na_value=np.nan)),
+        f"column {name!r}",
+    )

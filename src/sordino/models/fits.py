@@ -39,9 +39,12 @@ _TOGETHER: ContextVar[list[bool] | None] = ContextVar("sordino_fits_together", d
 
 
 @contextmanager
-def one_release() -> Iterator[None]:
-    """Fits inside count as one, and how many there are stays unsaid: a search pays for them together."""
-    token = _TOGETHER.set([])
+def one_release(*, noted: bool = False) -> Iterator[None]:
+    """Fits inside count as one, and how many there are stays unsaid: a search pays for them together.
+
+    With `noted` they count as none, because the search noted its rows itself or a ledger counts it.
+    """
+    token = _TOGETHER.set([True] if noted else [])
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from sordino.errors import PrivacyWarning, SordinoError
-from sordino.models.features import Categorical, Column, Numeric, Value, parse_values
+from sordino.models.features import Categorical, Column, Numeric, Value, numbers_of, parse_values
 from sordino.models.schema import Schema, check_columns
 
 # A text column with more values than this is an identifier or free text, not a category.
@@ -56,7 +56,7 @@ def infer_column(name: str, series: Any) -> tuple[Column, bool]:
     if kind == BOOLEAN:
         return Numeric(name, 0, 1), False
     if kind == NUMBER:
-        return Numeric(name, *_range(series)), True
+        return Numeric(name, *_range(name, series)), True
     return Categorical(name, vocabulary(name, series)), True
 
 
@@ -144,20 +144,20 @@ def _infer_target(
     if kind == NUMBER:
         import pandas as pd
 
+        numbers_of(name, series)  # refuses what cannot be used
         series = pd.to_numeric(series)
         values = series.dropna().unique()
         whole = bool((values == values.round()).all())
         if not (whole and 2 <= len(values) <= MOST_CLASSES):
-            return None, _range(series), True
+            return None, _range(name, series), True
         return tuple(sorted(int(value) for value in values)), None, True
     return vocabulary(name, series), None, True
 
 
-def _range(series: Any) -> tuple[float, float]:
+def _range(name: str, series: Any) -> tuple[float, float]:
     import numpy as np
-    import pandas as pd
 
-    values = pd.to_numeric(series).to_numpy(dtype=np.float64, na_value=np.nan)
+    values = numbers_of(name, series)
     values = values[np.isfinite(values)]
     if not values.size:
         return -1.0, 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from sordino.engine.train import train
 from sordino.errors import PrivacyWarning, SordinoError, require_count
 from sordino.losses import LinearLoss
 from sordino.models.charges import refuse_folds, source_of
+from sordino.models.checks import checked_numbers
 from sordino.models.columns import is_table, public_bounds, table_schema
 from sordino.models.defaults import (
     AVERAGE,
@@ -43,8 +44,30 @@ from sordino.recipes import recipe_named
 DELTA_TIMES_ROWS = 0.1
 
 
+@dataclass(frozen=True)
+class Inspected:
+    """The data of a fit once all of it that can be refused was refused.
+
+    Attributes:
+      X: the checked features.
+      y: what the loss takes: codes of classes, or scaled targets.
+      prepare: how rows are made of X.
+      undeclared: what was taken from the data, in words.
+      targets: y as it was given, checked, of shape (rows,).
+      values: the classes, or the smallest and the largest target.
+    """
+
+    X: Any
+    y: NDArray[Any]
+    loss: LinearLoss
+    prepare: RowPreparation
+    undeclared: list[str]
+    targets: NDArray[Any]
+    values: Any
+
+
 class PrivateLinear(BaseEstimator):  # type: ignore[misc]
-    """Parameters and attributes are those of `PrivateClassifier`; subclasses set `fit`."""
+    """Parameters and attributes are those of `PrivateClassifier`; subclasses set `fit` and `_inspect`."""
 
     def _describe(
         self, X: Any, y: Any, groups: Any = None
@@ -79,9 +102,16 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         return X, prepare, undeclared
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
-        return validate_data(
-            self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32]
+        return checked_numbers(
+            lambda: validate_data(
+                self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32]
+            ),
+            "X",
         )
+
+    def _inspect(self, X: Any, y: Any, groups: Any = None) -> Inspected:
+        """The data of a fit, refused here where it can be refused at all."""
+        raise NotImplementedError
 
     def _plan(self, examples: int, loss: LinearLoss) -> Plan:
         """The private run, from public quantities only."""
@@ -130,34 +160,18 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
 
     def _train(
         self,
-        X: Any,
-        y: NDArray[Any],
-        loss: LinearLoss,
-        prepare: RowPreparation,
-        undeclared: list[str],
+        data: Inspected,
         evaluate: Callable[[Any], Mapping[str, float]] | None,
     ) -> None:
         """Train as planned and set the fitted attributes that both estimators have."""
+        loss, prepare, y = data.loss, data.prepare, data.y
         seed = _seed(self.random_state)
         if seed is not None and self.run_key is not None:
             raise SordinoError("give random_state or run_key, not both")
         with compilation_cache():
             made = self._plan(len(y), loss)
-        rows = prepare(X)
-        if undeclared:
-            warnings.warn(
-                f"{type(self).__name__} used as if public, outside the guarantee: "
-                f"{'; '.join(undeclared)}; declare what is public, or keep the model private",
-                PrivacyWarning,
-                stacklevel=3,
-            )
-        if seed is not None:
-            warnings.warn(
-                "random_state makes the noise reproducible: there is no privacy against anyone who "
-                "knows or guesses it; leave it out for a model that will be released",
-                PrivacyWarning,
-                stacklevel=3,
-            )
+        rows = prepare(data.X)
+        self._warn(data.undeclared, seeded=seed is not None, stacklevel=4)
         if self.ledger is None:
             note_fit(rows, stacklevel=3)
         with compilation_cache():
@@ -173,7 +187,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
                 checkpoint=self.checkpoint,
                 ledger=self.ledger,
                 dataset=self.dataset,
-                identified_by=self._source(X, y) if self.ledger is not None else None,
+                identified_by=self._source(data.X, y) if self.ledger is not None else None,
                 one_row_per_person=bool(self.one_row_per_person),
             )
         self._preparation = prepare
@@ -183,6 +197,23 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         self.history_ = result.history
         self.result_ = replace(result, guarantee=self.guarantee_)
         self.coef_, self.intercept_ = prepare.to_features(result.params, self.n_features_in_)
+
+    def _warn(self, undeclared: list[str], *, seeded: bool, stacklevel: int) -> None:
+        """Say what is outside the guarantee: what was taken from the data, and noise from a seed."""
+        if undeclared:
+            warnings.warn(
+                f"{type(self).__name__} used as if public, outside the guarantee: "
+                f"{'; '.join(undeclared)}; declare what is public, or keep the model private",
+                PrivacyWarning,
+                stacklevel=stacklevel,
+            )
+        if seeded:
+            warnings.warn(
+                "random_state makes the noise reproducible: there is no privacy against anyone who "
+                "knows or guesses it; leave it out for a model that will be released",
+                PrivacyWarning,
+                stacklevel=stacklevel,
+            )
 
     def _public_rows(self, public: Any, prepare: RowPreparation) -> tuple[NDArray[Any], Any]:
         """Rows of the public data that a fit is watched on, prepared like the others, and its y."""

@@ -78,8 +78,10 @@ class RowPreparation:
         width += self.intercept
         prepared = np.empty((X.shape[0], width), np.float32)
         # In blocks: double precision on the way, without a double-precision copy of everything.
-        for block in blocks(X.shape[0], width):
-            prepared[block] = self._prepare(take[block])
+        # Silently: a number so large that its scaled value overflows is clipped to its bound.
+        with np.errstate(all="ignore"):
+            for block in blocks(X.shape[0], width):
+                prepared[block] = self._prepare(take[block])
         return prepared
 
     def to_features(
@@ -111,7 +113,7 @@ class RowPreparation:
                 rows = _normalized(rows)
             else:
                 low, high = self.bounds
-                rows = np.clip((rows - (low + high) / 2) * (2 / (high - low)), -1.0, 1.0)
+                rows = np.clip((rows - (low / 2 + high / 2)) * (2 / (high - low)), -1.0, 1.0)
         if self.intercept:
             rows = np.concatenate([rows, np.full((len(rows), 1), self.constant)], axis=1)
         norms = np.linalg.norm(rows, axis=1, keepdims=True)

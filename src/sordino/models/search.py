@@ -17,12 +17,12 @@ The best of ten private runs is not as private as one of them. Two ways to pay:
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
@@ -32,14 +32,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import ParameterSampler
-from sklearn.utils import _safe_indexing
+from sklearn.utils import _safe_indexing, column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_consistent_length, check_is_fitted
 
 from sordino.engine.charging import Account, Source
 from sordino.engine.keys import RunKey
 from sordino.errors import (
-    PrivacyWarning,
     SordinoError,
     require_choice,
     require_count,
@@ -47,8 +46,10 @@ from sordino.errors import (
     require_positive,
 )
 from sordino.models.charges import refuse_folds, source_of
-from sordino.models.fits import one_release
-from sordino.models.linear import DELTA_TIMES_ROWS, _seed
+from sordino.models.checks import discreetly
+from sordino.models.fits import note_fit, one_release
+from sordino.models.linear import DELTA_TIMES_ROWS, PrivateLinear, _seed
+from sordino.models.rehearsal import Rehearsal, members, said_once, unsaid
 from sordino.planning import Plan
 from sordino.privacy.gdp import epsilon_from_mu, mu_from_epsilon_delta
 from sordino.privacy.guarantee import SEARCH, Guarantee, rounded_up
@@ -62,6 +63,7 @@ from sordino.privacy.selection import (
 from sordino.privacy.units import require_one_row
 
 STOPPING, COMPOSITION = "random-stopping", "composition"
+_NO_ROWS = "{what} must be arrays of as many rows, with one target for each row"
 # What the search decides itself, or what would change what a trial costs.
 _NOT_SEARCHED = (
     "epsilon",
@@ -242,7 +244,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         if y is None:
             raise SordinoError("PrivateSearch requires y to be passed, but the target y is None")
         refuse_folds(self.ledger)
-        check_consistent_length(X, y)
+        discreetly(lambda: check_consistent_length(X, y), "X and y", _NO_ROWS)
         rows = _num_samples(X)
         own = self.estimator.get_params()
         require_one_row(
@@ -257,7 +259,13 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         held = 0 if public is not None else self._holdout_rows(rows)
         plan = self._plan(rows, held)
         # Everything that is random about the trials is drawn before a record is looked at.
-        candidates = self._candidates(plan, draw)
+        candidates = list(self._candidates(plan, draw))
+        rehearsal = self._rehearsal(plan, public)
+        if rehearsal is not None:
+            space = members(self.param_distributions)
+            targets, said = rehearsal.whole(X, y, space)
+        else:
+            targets = discreetly(lambda: column_or_1d(y, warn=True), "y", _NO_ROWS)
         account = Account.of(self.ledger, self.dataset, self._source(X, y))
         score: _PublicScore | _NoisyScore
         if public is not None:
@@ -265,23 +273,29 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         else:
             order = draw.permutation(rows)
             kept, apart = np.sort(order[held:]), np.sort(order[:held])
-            score = _NoisyScore(
-                _safe_indexing(X, apart), np.asarray(y)[apart], 1 / plan.trial_mu, draw
-            )
-            X, y = _safe_indexing(X, kept), np.asarray(y)[kept]
+            score = _NoisyScore(_safe_indexing(X, apart), targets[apart], 1 / plan.trial_mu, draw)
+            X, targets = _safe_indexing(X, kept), targets[kept]
+        if rehearsal is not None:
+            trained = rehearsal.trials(X, targets, [*space, *candidates])
+            for text, category in said.others:
+                warnings.warn(text, category, stacklevel=2)
+            self.estimator._warn(said.undeclared, seeded=self._seeded(seed), stacklevel=3)
+            if self.ledger is None:
+                note_fit(trained)
         if account is not None:
             # A ledger's run is named by the key of its noise; this key draws the noise on scores.
             # All that decides a search cannot be said, so no other one is ever taken for the same.
             account.charge(plan, key.identity, None)
         best: tuple[float, Any, Mapping[str, Any]] | None = None
         trials = []
-        with _said_once(), one_release():
+        quiet = unsaid() if self.method == STOPPING else said_once(privacy=rehearsal is None)
+        with quiet, one_release(noted=rehearsal is not None):
             for params in candidates:
                 model = self._trial(
                     plan, params, _num_samples(X), draw if seed is not None else None
                 )
-                model.fit(X, y)
-                _check_price(model, plan)
+                model.fit(X, targets)
+                _check_price(model.guarantee_, plan)
                 value = score(model)
                 trials.append({"params": dict(params), "score": value})
                 if best is None or value > best[0] or math.isnan(best[0]):
@@ -301,6 +315,22 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         if account is not None:
             account.close(key.identity)
         return self
+
+    def _rehearsal(self, plan: SearchPlan, public: Any) -> Rehearsal | None:
+        """What is looked at before anything is charged; None for estimators of another kind."""
+        if not isinstance(self.estimator, PrivateLinear):
+            return None
+        return Rehearsal(
+            self.estimator,
+            lambda params, rows: self._trial(plan, params, rows, None),
+            lambda guarantee: _check_price(guarantee, plan),
+            public,
+        )
+
+    def _seeded(self, seed: int | None) -> bool:
+        """Whether the noise of trials is from a seed, the search's or the estimator's own."""
+        own = self.estimator.get_params().get("random_state")
+        return seed is not None or _seed(copy.deepcopy(own)) is not None
 
     def _holdout_rows(self, rows: int) -> int:
         if self.scoring is not None:
@@ -341,6 +371,10 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             raise SordinoError(
                 "give the ledger to the search, not to its estimator, and no checkpoint: a trial is "
                 "not a run of its own"
+            )
+        if settings.get("run_key") is not None:
+            raise SordinoError(
+                "a run key is for one run, and every trial is one; leave run_key out of the estimator"
             )
         searched = self._searched(settings)
         stated: dict[str, Any] = {
@@ -532,20 +566,25 @@ class _NoisyScore:
     draw: np.random.Generator
 
     def __call__(self, model: Any) -> float:
-        predicted = model.predict(self.X)
-        if is_classifier(model):
-            values = np.asarray(predicted == self.y, np.float64)
-        else:
-            low, high = model.target_bounds_
-            error = (np.clip(predicted, low, high) - np.clip(self.y, low, high)) / (high - low)
-            values = 1 - np.clip(error, -1.0, 1.0) ** 2
+        # Silently, and with 0 for what has no score: one row must not show in any other way.
+        with np.errstate(all="ignore"):
+            predicted = np.asarray(model.predict(self.X))
+            if predicted.shape != self.y.shape:
+                raise SordinoError("a trial must predict one value for each row")
+            if is_classifier(model):
+                values = np.asarray(predicted == self.y, np.float64)
+            else:
+                low, high = model.target_bounds_
+                error = (np.clip(predicted, low, high) - np.clip(self.y, low, high)) / (high - low)
+                values = 1 - np.clip(error, -1.0, 1.0) ** 2
+            values = np.where(np.isfinite(values), values, 0.0)
         noisy = float(values.sum()) + self.std * float(self.draw.standard_normal())
         return noisy / len(self.y)
 
 
-def _check_price(model: Any, plan: SearchPlan) -> None:
+def _check_price(found: Any, plan: SearchPlan) -> None:
     """A trial that costs more than its share is refused; whether it does is known from its plan."""
-    found, whole = model.guarantee_, plan.guarantee
+    whole = plan.guarantee
     if not isinstance(found, Guarantee) or found.is_amplified or found.distance:
         raise SordinoError(
             "a trial of this search relies on secret batches or on discrete noise, for which the price "
@@ -560,21 +599,6 @@ def _check_price(model: Any, plan: SearchPlan) -> None:
         raise SordinoError(
             f"a trial costs mu {found.mu:.6g} where the search has {plan.trial_mu:.6g} for it"
         )
-
-
-@contextmanager
-def _said_once() -> Iterator[None]:
-    """Every trial has the same warnings; each is passed on once."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    said = set()
-    for warning in caught:
-        text = str(warning.message)
-        if text not in said:
-            said.add(text)
-            privacy = issubclass(warning.category, PrivacyWarning)
-            warnings.warn(text, PrivacyWarning if privacy else warning.category, stacklevel=4)
 
 
 def _length(values: Any) -> int:
