@@ -13,6 +13,7 @@ import pytest
 
 from sordino import Ledger, PrivateClassifier, PrivateRegressor, PrivateSearch
 from sordino.errors import PrivacyWarning, SordinoError
+from sordino.models.estimators import _classes
 from sordino.models.features import Numeric
 from sordino.models.rows import RowPreparation
 from sordino.models.schema import Schema
@@ -93,6 +94,8 @@ WRONG: dict[str, tuple[Any, Any, Any]] = {
     "label-nan": (classifier, X, with_one(LABELS, np.nan, float)),
     "label-unknown": (classifier, X, np.where(np.arange(ROWS) < 3, np.arange(ROWS) + 7, LABELS)),
     "label-ragged": (classifier, X, [*LABELS.tolist()[:-1], [3, 4]]),
+    "label-alone": (classifier, X, np.array(3.25)),
+    "target-alone": (regressor, X, np.array(3.25)),
     "target-text": (regressor, X, with_one(TARGETS, SECRET, object)),
     "target-str": (regressor, X, with_one(TARGETS, SECRET, "U32")),
     "target-nan-str": (regressor, X, with_one(TARGETS, "nan", "U32")),
@@ -265,14 +268,10 @@ def test_a_huge_number_is_clipped_in_silence() -> None:
         assert said(act) == []
 
 
+@np.errstate(all="raise")
 def test_a_huge_number_counts_as_its_bound() -> None:
     """R9: also where numpy is told to raise, which is another way to show that there is one."""
     largest = 1.7e308
-    with np.errstate(all="raise"):
-        _check_huge(largest)
-
-
-def _check_huge(largest: float) -> None:
     array = RowPreparation.for_array(np.array([[0.0] * 3, [1.0] * 3]), True)
     for value, bound in ((largest, 1.0), (-largest, 0.0)):
         np.testing.assert_array_equal(array(with_one(X, value)), array(with_one(X, bound)))
@@ -295,6 +294,13 @@ def test_how_many_kinds_of_labels_there_are_is_not_warned_about() -> None:
     texts = said(lambda: classifier(classes=None).fit(X, with_one(labels, ROWS - 1)))
     assert len(texts) == 1
     assert "the list of classes" in texts[0]
+
+
+def test_labels_of_several_types_are_refused_wherever_classes_are_made_of_them() -> None:
+    """R9: the audit of a table takes this way; Python would say which types do not compare."""
+    with pytest.raises(SordinoError, match="Unknown label type: y must hold one label") as refused:
+        _classes((0, 1), with_one(LABELS, SECRET, object))
+    assert refused.value.__context__ is None
 
 
 def test_schemas_refuse_numbers_that_are_too_large_without_showing_them() -> None:

@@ -44,8 +44,9 @@ _NO_NUMBERS = (
     "{what} holds something that is no number that can be used, such as text or a number that is too "
     "large; convert it, or remove those rows"
 )
+_NO_ROWS = "{what} must be arrays of as many rows, with one target for each row"
 # scikit-learn's tools know a refusal of labels by its first words.
-_NO_LABELS = (
+NO_LABELS = (
     "Unknown label type: y must hold one label for each row, all of them text or all of them whole "
     "numbers; convert y, or remove the rows without such a label"
 )
@@ -78,7 +79,7 @@ def _refusal(error: Exception, what: str, otherwise: str) -> Exception:
         if text.startswith(beginning):
             return SordinoError(words.format(what=what))
     said = otherwise.format(what=what)
-    if isinstance(error, TypeError):
+    if isinstance(error, TypeError) and otherwise is _NO_NUMBERS:
         return NoNumberError(f"{said}: each argument must be a number or a string that is a number")
     return SordinoError(said)
 
@@ -88,14 +89,18 @@ def checked_numbers(act: Callable[[], Result], what: str) -> Result:
     return discreetly(act, what, _NO_NUMBERS)
 
 
+def check_lengths(X: Any, y: Any) -> None:
+    """Refuse data and targets that are not of one length."""
+    from sklearn.utils.validation import check_consistent_length
+
+    discreetly(lambda: check_consistent_length(X, y), "X and y", _NO_ROWS)
+
+
 def checked_labels(y: Any) -> NDArray[Any]:
     """Labels (rows,): text or whole numbers, or one sentence whatever else they are."""
     from sklearn.utils import column_or_1d
 
-    try:
-        labels = discreetly(lambda: column_or_1d(y, warn=True), "y", _NO_LABELS)
-    except NoNumberError:
-        raise SordinoError(_NO_LABELS) from None
+    labels = discreetly(lambda: column_or_1d(y, warn=True), "y", NO_LABELS)
     kind = labels.dtype.kind
     if kind == "f":
         with np.errstate(all="ignore"):
@@ -112,9 +117,9 @@ def checked_labels(y: Any) -> NDArray[Any]:
             )
     elif kind == "O":
         if not is_text(labels):
-            raise SordinoError(_NO_LABELS)
+            raise SordinoError(NO_LABELS)
     elif kind not in "biuU":
-        raise SordinoError(_NO_LABELS)
+        raise SordinoError(NO_LABELS)
     return labels
 
 

@@ -23,7 +23,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sordino.engine.keys import RunKey
 from sordino.errors import SordinoError
 from sordino.losses import LeastSquares, LinearLoss, Logistic, Softmax
-from sordino.models.checks import checked_labels, checked_targets, is_text
+from sordino.models.checks import NO_LABELS, checked_labels, checked_targets, discreetly, is_text
 from sordino.models.features import parse_bounds
 from sordino.models.linear import Inspected, PrivateLinear
 
@@ -200,7 +200,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
 
 def _classes(declared: Any, labels: NDArray[Any]) -> NDArray[Any]:
     """The sorted classes; labels outside of them are refused without being shown."""
-    found = np.unique(labels)
+    found = discreetly(lambda: np.unique(labels), "y", NO_LABELS)
     if declared is None:
         if len(found) < 2:
             raise SordinoError(

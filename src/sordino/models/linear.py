@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import (
     _num_samples,
-    check_consistent_length,
     check_is_fitted,
     validate_data,
 )
@@ -24,7 +23,7 @@ from sordino.engine.train import train
 from sordino.errors import PrivacyWarning, SordinoError, require_count
 from sordino.losses import LinearLoss
 from sordino.models.charges import refuse_folds, source_of
-from sordino.models.checks import checked_numbers
+from sordino.models.checks import check_lengths, checked_numbers
 from sordino.models.columns import is_table, public_bounds, table_schema
 from sordino.models.defaults import (
     AVERAGE,
@@ -88,7 +87,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             X = self._checked(X, reset=True)
             bounds = public_bounds(self.feature_bounds, X.shape[1])
             prepare = RowPreparation.for_array(bounds, bool(self.fit_intercept))
-        check_consistent_length(X, y)
+        check_lengths(X, y)
         require_one_row(
             self.unit, stated=bool(self.one_row_per_person), people=groups, rows=_num_samples(X)
         )
@@ -225,7 +224,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             X = self._checked(X, reset=False)
         else:
             prepare.schema.check_columns(X)
-        check_consistent_length(X, y)
+        check_lengths(X, y)
         return prepare(X), y
 
     def _decision(self, X: Any) -> NDArray[np.float64]:

@@ -46,7 +46,7 @@ from sordino.errors import (
     require_positive,
 )
 from sordino.models.charges import refuse_folds, source_of
-from sordino.models.checks import discreetly
+from sordino.models.checks import check_lengths, discreetly
 from sordino.models.fits import note_fit, one_release
 from sordino.models.linear import DELTA_TIMES_ROWS, PrivateLinear, _seed
 from sordino.models.rehearsal import Rehearsal, members, said_once, unsaid
@@ -63,7 +63,7 @@ from sordino.privacy.selection import (
 from sordino.privacy.units import require_one_row
 
 STOPPING, COMPOSITION = "random-stopping", "composition"
-_NO_ROWS = "{what} must be arrays of as many rows, with one target for each row"
+_NO_TARGETS = "{what} must hold one target for each row"
 # What the search decides itself, or what would change what a trial costs.
 _NOT_SEARCHED = (
     "epsilon",
@@ -173,7 +173,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         (amplification): the price of selection is known for Gaussian runs.
     param_distributions : dict
         Parameter name -> list of values, or a distribution with ``rvs``; every trial draws from it
-        independently of the data.
+        independently of the data. What is declared about the data (classes, bounds, categories) is
+        listed, so that one warning before the trials says what any of them takes from the data.
     epsilon, delta : float
         The price of everything. Without `delta`, a tenth of 1 over the number of rows is used.
     n_trials : float
@@ -244,7 +245,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         if y is None:
             raise SordinoError("PrivateSearch requires y to be passed, but the target y is None")
         refuse_folds(self.ledger)
-        discreetly(lambda: check_consistent_length(X, y), "X and y", _NO_ROWS)
+        check_lengths(X, y)
         rows = _num_samples(X)
         own = self.estimator.get_params()
         require_one_row(
@@ -265,7 +266,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             space = members(self.param_distributions)
             targets, said = rehearsal.whole(X, y, space)
         else:
-            targets = discreetly(lambda: column_or_1d(y, warn=True), "y", _NO_ROWS)
+            targets = discreetly(lambda: column_or_1d(y, warn=True), "y", _NO_TARGETS)
         account = Account.of(self.ledger, self.dataset, self._source(X, y))
         score: _PublicScore | _NoisyScore
         if public is not None:
