@@ -8,6 +8,7 @@ ask the same questions at the same points, and what is left between their sums i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ import pytest
 from jax.experimental import io_callback
 from numpy.typing import NDArray
 
-from sordino.engine import adaptive, loop
+from sordino.engine import adaptive, description, loop
 from sordino.engine.keys import RunKey
 from sordino.mechanisms.gaussian import standard_normal_rows
 from sordino.planning import Plan
@@ -130,6 +131,7 @@ def watched() -> Iterator[Witness]:
 
     honest_min = adaptive.noisy_min
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(description, "_CALLBACK", re.compile("none"))  # the witness is one
         patch.setattr(loop, "privatize", seen(loop.privatize))
         patch.setattr(loop, "privatize_lattice", seen(loop.privatize_lattice))
         patch.setattr(adaptive, "privatize", seen(adaptive.privatize))

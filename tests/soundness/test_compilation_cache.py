@@ -158,7 +158,7 @@ from sordino.cli.main import app
 new = ["federated", "init", "study", "--model", "own_study:model", "--clients", "3", "--examples", "20"]
 for command in (
     [*new, "--rounds", "2", "--epsilon", "8", "--local"],
-    ["federated", "simulate", "study", "--data", "any.csv"],
+    ["federated", "simulate", "study", "--data", "any.csv", "--allow-model", "own_study:model"],
 ):
     try:
         app(command)

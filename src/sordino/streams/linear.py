@@ -122,7 +122,8 @@ def _lengths(residual: jax.Array, squares: Callable[[jax.Array], jax.Array]) -> 
     Relative to its largest entry: the square of 1e-19 is 0, but a row of 1e19 makes it a long vector.
     """
     largest = jnp.maximum(jnp.max(jnp.abs(residual), axis=1), SMALLEST)
-    return largest * jnp.sqrt(squares(residual / largest[:, None]))
+    # A residual that is not 0 has an entry of 1 then; nothing is divided by a length of 0.
+    return largest * jnp.sqrt(jnp.maximum(squares(residual / largest[:, None]), 1.0))
 
 
 def _product(
