@@ -317,3 +317,13 @@ def test_schemas_refuse_numbers_that_are_too_large_without_showing_them() -> Non
                 SordinoError, match="column 'age' holds something that is no number"
             ):
                 act()
+
+
+def test_audited_targets_are_refused_without_their_value() -> None:
+    """R8: the audit of a table converts its target by itself."""
+    from sordino.cli.audited_tables import _scaled
+
+    with pytest.raises(SordinoError, match="a column of numbers") as refused:
+        _scaled(pd.Series([1.0, "kuru"], dtype=object), (0, 1))
+    assert "kuru" not in repr(refused.value)
+    assert refused.value.__context__ is None

@@ -86,10 +86,16 @@ def prepared(task: str, frame: Any, schema: Schema, settings: dict[str, Any]) ->
 
 
 def _scaled(target: Any, bounds: Any) -> NDArray[np.float32]:
-    values = np.asarray(target.to_numpy(), np.float64)
+    try:
+        values = np.asarray(target.to_numpy(), np.float64)
+    except (TypeError, ValueError, OverflowError):
+        values = None
+    if values is None:  # raised here, so that what numpy said of a value is no part of it
+        raise SordinoError("the target of a regression must be a column of numbers")
     low, high = (values.min(), values.max()) if bounds is None else bounds
-    middle, half = (low + high) / 2, (high - low) / 2 or 1.0
-    return ((np.clip(values, low, high) - middle) / half).astype(np.float32)
+    middle, half = low / 2 + high / 2, high / 2 - low / 2 or 1.0
+    with np.errstate(all="ignore"):
+        return ((np.clip(values, low, high) - middle) / half).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
