@@ -58,11 +58,12 @@ def main(opacus: str = ".bench/opacus/bin/python", rounds: str = "3") -> dict[in
         print(
             f"{f'50 steps, {cores} core(s)':28} {'CPU s':>8} {'wall s':>8} {'x Opacus':>9} {'cold':>7}"
         )
-        for name, found in lines.items():
-            pairs = zip(found, lines[REFERENCE], strict=True)
+        for name, result in lines.items():
+            pairs = zip(result, lines[REFERENCE], strict=True)
             ratio = median(line["warm_cpu"] / other["warm_cpu"] for line, other in pairs)
             cpu, wall, cold = (
-                median(line[key] for line in found) for key in ("warm_cpu", "warm_wall", "cold_cpu")
+                median(line[key] for line in result)
+                for key in ("warm_cpu", "warm_wall", "cold_cpu")
             )
             print(f"{name:28} {cpu:8.3f} {wall:8.3f} {ratio:9.2f} {cold:7.2f}")
             if name == OURS:

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 
 import sordino
-from sordino.ledger import Ledger
-from sordino.losses import Softmax
+from sordino import Ledger, Softmax
 
 ROWS, FEATURES, CLASSES, BATCH = 60_000, 785, 10, 500
 # Epochs of the runs that the length is guessed from.
@@ -67,7 +66,7 @@ def main(seconds: str = "8", rounds: str = "6") -> None:
                 walls.append(durable[0] - plain[0])
                 processors.append(durable[1] - plain[1])
                 lengths.append(plain[0])
-        found = {
+        result = {
             "recipe": recipe,
             "steps": epochs * ROWS // BATCH,
             "seconds without": round(median(lengths), 1),
@@ -75,7 +74,7 @@ def main(seconds: str = "8", rounds: str = "6") -> None:
             "more CPU seconds": round(median(processors), 2),
             "more CPU, of a run of 60 s, in percent": round(median(processors) / 0.6, 2),
         }
-        print(json.dumps(found, indent=1))
+        print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

@@ -19,14 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from sordino.federated.agreeing import agree
-from sordino.federated.durable import DurableClient
-from sordino.federated.partition import split
-from sordino.federated.simulator import simulate
-from sordino.keystore import KeyStore
-from sordino.losses import Logistic, Softmax
-from sordino.sites.models import Model
-from sordino.sites.running import (
+from sordino import Logistic, Softmax
+from sordino._base.keystore import KeyStore
+from sordino.together.federated import DurableClient, agree, simulate, split
+from sordino.together.sites import (
+    ModelSpec,
     local_clients,
     local_parts,
     local_server,
@@ -46,12 +43,12 @@ def large(per_round: int) -> dict[str, Any]:
     each = EXAMPLES // 1000
     # As often as it takes for every message to have an example in it.
     uses = -(-10 * per_round // each) + 3
-    made = agree(
+    built = agree(
         clients=1000, per_round=per_round, rounds=10_000, parameters=7850, mu=8.0, uses=uses, examples=each
     )  # fmt: skip
     began, cpu = time.perf_counter(), time.process_time()
     simulate(
-        made,
+        built,
         Softmax(CLASSES),
         np.zeros((CLASSES, FEATURES)),
         split(X, y, 1000, seed=0),
@@ -79,17 +76,17 @@ def messages() -> None:
     rng = np.random.default_rng(0)
     X = (rng.normal(size=(clients, rounds, d)) / np.sqrt(d)).astype(np.float32)
     y = (X @ rng.normal(size=d) > 0).astype(np.int32)
-    model = Model(Logistic(), np.zeros(d, np.float32), load=lambda path: ())
+    model = ModelSpec(Logistic(), np.zeros(d, np.float32), load=lambda path: ())
     agreement = agree(clients=clients, parameters=d, rounds=rounds, epsilon=4)
     data = list(zip(X, y, strict=True))
-    found: dict[str, Any] = {"messages": clients * rounds}
+    result: dict[str, Any] = {"messages": clients * rounds}
     for engine in ("direct", "flower", "direct", "flower"):
         server = local_server(agreement, model, insecure_seed=0)
         everybody = local_clients(agreement, model, data, insecure_seed=0)
         began, cpu = time.perf_counter(), time.process_time()
         run_here(server, everybody, engine=engine)
-        found[f"{engine}, s"] = round(time.perf_counter() - began, 2)
-        found[f"{engine}, CPU s"] = round(time.process_time() - cpu, 2)
+        result[f"{engine}, s"] = round(time.perf_counter() - began, 2)
+        result[f"{engine}, CPU s"] = round(time.process_time() - cpu, 2)
     with tempfile.TemporaryDirectory() as folder:
         store = KeyStore(Path(folder) / "keys")
         part = local_parts(agreement, model, data)[agreement.clients[0]]
@@ -102,10 +99,10 @@ def messages() -> None:
         run_directly(server, {part.name: client})
         each = (time.perf_counter() - began) / rounds
         client.close()
-    more = found["flower, s"] - found["direct, s"]
-    found["Flower, ms more per message"] = round(1e3 * more / found["messages"], 3)
-    found["with journal and seal on disk, ms per message"] = round(1e3 * each, 2)
-    print(json.dumps(found))
+    more = result["flower, s"] - result["direct, s"]
+    result["Flower, ms more per message"] = round(1e3 * more / result["messages"], 3)
+    result["with journal and seal on disk, ms per message"] = round(1e3 * each, 2)
+    print(json.dumps(result))
 
 
 def main(*parts: str) -> None:

@@ -23,9 +23,8 @@ import jax
 import numpy as np
 
 import sordino
-from sordino.engine.keys import RunKey
-from sordino.engine.run import Run
-from sordino.losses import Logistic
+from sordino import Logistic, RunKey
+from sordino.engine import TrainingRun
 
 # A repeat is the median of as many runs as take so long: single short ones say little.
 _LEAST_SECONDS = 0.15
@@ -64,7 +63,7 @@ def step_seconds(plan: Any, start: np.ndarray, data: tuple[np.ndarray, np.ndarra
 
     `benchmarks.recipes.seconds_per_step` does not wait for that copy, which grows with the rows.
     """
-    run = Run(plan, Logistic(), start, data, key=RunKey.from_insecure_seed(0))
+    run = TrainingRun(plan, Logistic(), start, data, key=RunKey.from_insecure_seed(0))
     jax.block_until_ready((run.output(), run._data))
     began = time.process_time()
     while not run.finished:
@@ -91,10 +90,10 @@ def train(
     data, start = rows_of(examples, features), np.zeros(features, np.float32)
 
     def once(made: Any) -> float:
-        found: list[float] = []
-        while not found or sum(found) * made.population.steps < _LEAST_SECONDS:
-            found.append(step_seconds(made, start, data))
-        return 1e3 * median(found)
+        result: list[float] = []
+        while not result or sum(result) * made.population.steps < _LEAST_SECONDS:
+            result.append(step_seconds(made, start, data))
+        return 1e3 * median(result)
 
     cpu, ratios = [], []
     for repeat in range(repeats + 1):
@@ -126,12 +125,10 @@ def federated(
     trust: str = "untrusted",
 ) -> dict[str, Any]:
     """Simulated rounds, in each of which every client sends one example that it has not used yet."""
-    from sordino.federated.agreeing import agree
-    from sordino.federated.partition import split
-    from sordino.federated.simulator import simulate
+    from sordino.together.federated import agree, simulate, split
 
     X, y = rows_of(clients * per_client, features)
-    made = agree(
+    built = agree(
         clients=clients,
         parameters=features,
         rounds=rounds,
@@ -143,15 +140,15 @@ def federated(
     cpu = []
     for repeat in range(repeats + 1):
         began = time.process_time()
-        simulate(made, Logistic(), start, parts, insecure_seed=repeat)
+        simulate(built, Logistic(), start, parts, insecure_seed=repeat)
         cpu.append(1e3 * (time.process_time() - began) / rounds)
     return {
         "cpu_ms": cpu[1:],
         "memory_mb": peak_mb(),
-        "plan_hash": made.digest,
-        "guarantee": made.guarantee.sentence(),
+        "plan_hash": built.digest,
+        "guarantee": built.guarantee.sentence(),
         "steps": rounds,
-        "counted": {"gradients": 2 * rounds * made.divisor},
+        "counted": {"gradients": 2 * rounds * built.divisor},
     }
 
 
@@ -160,7 +157,7 @@ def planning(
 ) -> dict[str, Any]:
     """Plans of batches of 500; each is of a few steps more than the last, so nothing is remembered."""
 
-    def made(count: int) -> Any:
+    def make(count: int) -> Any:
         return sordino.plan(
             recipe,
             examples=500 * count // epochs,
@@ -171,13 +168,13 @@ def planning(
             **options,
         )
 
-    made(20 * epochs)  # what is imported on the way
+    make(20 * epochs)  # what is imported on the way
     cpu = []
     for repeat in range(repeats):
         began = time.process_time()
-        plan = made(steps - repeat * epochs)
+        plan = make(steps - repeat * epochs)
         cpu.append(1e3 * (time.process_time() - began))
-    plan = made(steps)
+    plan = make(steps)
     return {
         "cpu_ms": cpu,
         "memory_mb": peak_mb(),
@@ -262,7 +259,7 @@ PARTS = {
 
 def main(text: str) -> None:
     """Measure what the JSON says."""
-    from sordino.engine.compilation import compilation_cache
+    from sordino.engine import compilation_cache
 
     given = json.loads(text)
     with compilation_cache():

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 import sordino
-from sordino.engine.compilation import compilation_cache
-from sordino.losses import Softmax
+from sordino import Softmax
+from sordino.engine import compilation_cache
 
 SEEDS = 20
 SETTINGS = {

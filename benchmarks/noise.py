@@ -16,12 +16,14 @@ import jax
 import numpy as np
 
 import sordino
-from sordino.engine.keys import RunKey
-from sordino.engine.run import Run
-from sordino.losses import LinearLoss, Logistic, Softmax
-from sordino.mechanisms.chacha import ChaCha20Generator
-from sordino.mechanisms.discrete import discrete_gaussian
-from sordino.mechanisms.gaussian import standard_normal_rows
+from sordino import LinearLoss, Logistic, RunKey, Softmax
+from sordino.engine import TrainingRun
+from sordino.parts.mechanisms import (
+    ChaCha20Generator,
+    discrete_gaussian,
+    gaussian_key,
+    standard_normal_rows,
+)
 
 DRAWS = 1_000_000
 ROUNDS = 7
@@ -42,7 +44,7 @@ def draws_per_second(variance: int, count: int) -> float:
 
 def normals_per_second(count: int) -> float:
     """The same of the compiled float32 generator."""
-    key = RunKey.fresh().noise_key("gradient")
+    key = gaussian_key(RunKey.fresh(), "gradient")
     rows = DRAWS // count
     draw = jax.jit(lambda first: standard_normal_rows(key, first, rows, count))
     draw(0).block_until_ready()
@@ -80,7 +82,7 @@ class Case:
     def seconds_per_step(self, noise: str) -> float:
         """CPU seconds of one step, without compilation and preparation."""
         plan = self.plans[noise]
-        run = Run(plan, self.loss, self.start, self.data, key=RunKey.fresh())
+        run = TrainingRun(plan, self.loss, self.start, self.data, key=RunKey.fresh())
         began = time.process_time()
         while not run.finished:
             run.advance()

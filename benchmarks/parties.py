@@ -25,12 +25,10 @@ from typing import Any
 import numpy as np
 
 import sordino
-from sordino.datasets.published import load_a9a, load_ijcnn1, load_mnist
-from sordino.losses import NonconvexLogistic
-from sordino.parties.consortium import Consortium
-from sordino.parties.terms import Terms, agree
-from sordino.parties.together import train_together
-from sordino.sites.models import Model
+from benchmarks.published import load_a9a, load_ijcnn1, load_mnist
+from sordino import NonconvexLogistic
+from sordino.together.parties import Consortium, Terms, agree, train_together
+from sordino.together.sites import ModelSpec
 
 LAMBDA, DELTA, PARTIES = 0.001, 1e-5, 10
 LOADERS: dict[str, Callable[[], Any]] = {"a9a": load_a9a, "ijcnn1": load_ijcnn1}
@@ -108,17 +106,17 @@ def distribution(seeds: str = "200") -> None:
             print(json.dumps(two_ways(name, epsilon, int(seeds))), flush=True)
 
 
-a9a_model = Model(LOSS, np.zeros(123, np.float32), load=lambda path: ())
-ijcnn1_model = Model(LOSS, np.zeros(22, np.float32), load=lambda path: ())
+a9a_model = ModelSpec(LOSS, np.zeros(123, np.float32), load=lambda path: ())
+ijcnn1_model = ModelSpec(LOSS, np.zeros(22, np.float32), load=lambda path: ())
 
 
-def _cnn_model() -> Model:
+def _cnn_model() -> ModelSpec:
     import jax
 
-    from sordino.models.networks import mnist_cnn
+    from benchmarks.networks import mnist_cnn
 
     network = mnist_cnn()
-    return Model(network.loss, network.init(jax.random.key(0)), load=lambda path: ())
+    return ModelSpec(network.loss, network.init(jax.random.key(0)), load=lambda path: ())
 
 
 def __getattr__(name: str) -> Any:
@@ -146,24 +144,24 @@ def _ready(name: str, arrays: tuple[Any, Any]) -> tuple[Any, Any]:
 
 def _take_part(folder: Path, name: str, place: int, parties: int, answers: Any) -> None:
     os.environ["SORDINO_KEYS"] = str(folder / "keys")
-    from sordino.parties.party import Watcher
-    from sordino.sites.parties import PartySite
+    from sordino.together.parties import Watcher
+    from sordino.together.sites import PartySite
 
     cpu = time.process_time()
     every: list[float] = []
     watcher = Watcher(turned=lambda record, learner: every.append(record.seconds))
     site = PartySite.load(folder)
-    found = site.run(_own(name, place, parties), join_timeout=120.0, watcher=watcher)
+    result = site.run(_own(name, place, parties), join_timeout=120.0, watcher=watcher)
     answers.put(
         {
             "place": place,
-            "params": [np.asarray(leaf) for leaf in _leaves(found.params)],
-            "different": found.different,
-            "seconds": found.seconds,
+            "params": [np.asarray(leaf) for leaf in _leaves(result.params)],
+            "different": result.different,
+            "seconds": result.seconds,
             "turn, median s": float(np.median(every)),
-            "sent": sum(record.sent for record in found.records),
-            "turns": len(found.records),
-            "lost": sum(record.lost for record in found.records),
+            "sent": sum(record.sent for record in result.records),
+            "turns": len(result.records),
+            "lost": sum(record.lost for record in result.records),
             "cpu": time.process_time() - cpu,
         }
     )
@@ -177,7 +175,7 @@ def _leaves(params: Any) -> list[Any]:
 
 def real_run(name: str, terms: Terms, model: str, *, base: int = 21000) -> list[dict[str, Any]]:
     """A whole run of real processes with mutual TLS; what each says at the end."""
-    from sordino.sites.parties import PartySite, create_party
+    from sordino.together.sites import PartySite, create_party
 
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as place:
@@ -197,10 +195,10 @@ def real_run(name: str, terms: Terms, model: str, *, base: int = 21000) -> list[
         ]
         for process in running:
             process.start()
-        found = [answers.get(timeout=3600) for _ in running]
+        result = [answers.get(timeout=3600) for _ in running]
         for process in running:
             process.join()
-    return sorted(found, key=lambda one: one["place"])
+    return sorted(result, key=lambda one: one["place"])
 
 
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -226,9 +224,9 @@ def whole_runs(engine: str) -> None:
         split = LOADERS[name]()
         X, _ = split.train
         terms = terms_of(name, len(X), X.shape[1], 0.2, engine)
-        found = real_run(name, terms, f"{name}_model")
-        row = {"engine": engine, "data": name, "epsilon": 0.2, **summary(found)}
-        row["test objective"] = round(objective(found[0]["params"][0], *split.test), 4)
+        result = real_run(name, terms, f"{name}_model")
+        row = {"engine": engine, "data": name, "epsilon": 0.2, **summary(result)}
+        row["test objective"] = round(objective(result[0]["params"][0], *split.test), 4)
         row["paper, DDP-SRM"] = PAPER[name, 0.2][0]
         print(json.dumps(row), flush=True)
 
@@ -237,7 +235,7 @@ def cnn(epochs: str = "2") -> None:
     """DP-SGD with Poisson batches over five owners of MNIST, epsilon 3."""
     import jax
 
-    from sordino.models.networks import mnist_cnn
+    from benchmarks.networks import mnist_cnn
 
     network = mnist_cnn()
     split = load_mnist()
@@ -256,12 +254,12 @@ def cnn(epochs: str = "2") -> None:
         learning_rate=0.5,
         momentum=0.5,
     )
-    found = real_run("mnist", terms, "cnn_model")
+    result = real_run("mnist", terms, "cnn_model")
     X, y = _ready("mnist", split.test)
     structure = jax.tree.structure(network.init(jax.random.key(0)))
-    params = jax.tree.unflatten(structure, found[0]["params"])
+    params = jax.tree.unflatten(structure, result[0]["params"])
     accuracy = float(np.mean(np.argmax(network.apply(params, X), axis=1) == y))
-    row = {"engine": "mask", "data": "MNIST CNN, 26,010", "epsilon": 3.0, **summary(found)}
+    row = {"engine": "mask", "data": "MNIST CNN, 26,010", "epsilon": 3.0, **summary(result)}
     print(json.dumps({**row, "test accuracy": round(accuracy, 4)}), flush=True)
 
 

@@ -19,18 +19,17 @@ import jax
 import numpy as np
 
 import sordino
-from sordino.engine.keys import RunKey
-from sordino.engine.run import Run
-from sordino.losses import Logistic, Softmax
-from sordino.mechanisms.windows import reconstruct
-from sordino.recipes import RECIPES
+from sordino import Logistic, RunKey, Softmax
+from sordino.engine import TrainingRun
+from sordino.parts.mechanisms import reconstruct
+from sordino.planning.recipes import RECIPES
 
 ROUNDS = 7
 
 
 def seconds_per_step(plan: Any, loss: Any, params: Any, data: Any) -> float:
     """CPU seconds per step of one run, without planning and without preparing the data."""
-    run = Run(plan, loss, params, data, key=RunKey.from_insecure_seed(0))
+    run = TrainingRun(plan, loss, params, data, key=RunKey.from_insecure_seed(0))
     jax.block_until_ready(run.output())
     began = time.process_time()
     while not run.finished:
@@ -66,12 +65,12 @@ def two_gradients() -> dict[str, float]:
         for name, plan in plans.items():
             times[name].append(seconds_per_step(plan, Softmax(10), start, (X, y)))
     base = times["dp-sgd"][1:]
-    found = {"dp-sgd, CPU microseconds per step": round(1e6 * median(base), 1)}
+    result = {"dp-sgd, CPU microseconds per step": round(1e6 * median(base), 1)}
     for name in list(plans)[1:]:
         ratios = [t / b for t, b in zip(times[name][1:], base, strict=True)]
         gradients = plans[name].contribution.gradients
-        found[f"{name} ({gradients} gradients) over dp-sgd"] = round(median(ratios), 2)
-    return found
+        result[f"{name} ({gradients} gradients) over dp-sgd"] = round(median(ratios), 2)
+    return result
 
 
 def long_runs() -> dict[str, float]:
@@ -100,7 +99,7 @@ def long_runs() -> dict[str, float]:
         many = seconds_per_step(long, Logistic(), start, (X, y))
         ratios.append(many / median(few))
         per_step.append(many)
-    found = {
+    result = {
         "dp-nsgd-sr, CPU microseconds per step at T = 1e5": round(1e6 * median(per_step[1:]), 1),
         "per step, T = 1e5 over T = 1e3": round(median(ratios[1:]), 3),
     }
@@ -111,8 +110,8 @@ def long_runs() -> dict[str, float]:
         for _ in range(3):
             reconstruct(nodes, nodes, t, lag, 0.9, 0.1)
         spent = 1e3 * (time.process_time() - began) / 3
-        found[f"printed reconstruction, CPU milliseconds at t = {t:,}"] = round(spent, 2)
-    return found
+        result[f"printed reconstruction, CPU milliseconds at t = {t:,}"] = round(spent, 2)
+    return result
 
 
 class _AnyNode(dict):
@@ -138,7 +137,7 @@ def comparing() -> dict[str, float]:
         sys.executable, "-m", "sordino", "plan", "--compare", "--examples", "60000", "--batch-size",
         "500", "--epochs", "10", "--epsilon", "1", "--delta", "1e-6", "--json",
     ]  # fmt: skip
-    found = {}
+    result = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in ("first", "cached"):
             began = time.perf_counter()
@@ -149,11 +148,11 @@ def comparing() -> dict[str, float]:
                 text=True,
                 env={**os.environ, "XDG_CACHE_HOME": folder},
             )
-            found[f"plan --compare, {name}, seconds"] = round(time.perf_counter() - began, 2)
+            result[f"plan --compare, {name}, seconds"] = round(time.perf_counter() - began, 2)
     ranked = {row["recipe"] for row in json.loads(done.stdout)["ranked"]}
-    found["private recipes ranked"] = len(ranked)
-    found["private recipes"] = sum(recipe.private for recipe in RECIPES.values())
-    return found
+    result["private recipes ranked"] = len(ranked)
+    result["private recipes"] = sum(recipe.private for recipe in RECIPES.values())
+    return result
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 
 import sordino
-from sordino.losses import Softmax
+from sordino import Softmax
 
 FEATURES, CLASSES = 784, 10  # d = 7,840, and 7,850 with a bias
 
@@ -29,7 +29,7 @@ def problem(n: int, bias: bool = True) -> tuple[np.ndarray, np.ndarray]:
 
 def planning() -> dict[str, float]:
     """CPU seconds to plan a million BLT steps: one epoch, and a hundred."""
-    found = {}
+    result = {}
     for epochs in (1, 100):
         began = time.process_time()
         sordino.plan(
@@ -41,8 +41,10 @@ def planning() -> dict[str, float]:
             delta=1e-10,
             mechanism="blt",
         )
-        found[f"plan 1e6 BLT steps, {epochs} epochs, CPU s"] = round(time.process_time() - began, 2)
-    return found
+        result[f"plan 1e6 BLT steps, {epochs} epochs, CPU s"] = round(
+            time.process_time() - began, 2
+        )
+    return result
 
 
 def memory(steps: int = 100_000) -> dict[str, float]:
@@ -87,10 +89,10 @@ def noise_cost() -> dict[str, float]:
             sordino.train(plan, Softmax(CLASSES), np.zeros((CLASSES, FEATURES + 1)), (X, y))
             if repeat:  # the first compiles
                 seconds[name].append(time.process_time() - began)
-    found = {name: median(values) for name, values in seconds.items()}
+    result = {name: median(values) for name, values in seconds.items()}
     return {
-        **{f"{name}, CPU s": round(value, 3) for name, value in found.items()},
-        "BLT / independent": round(found["blt"] / found["independent"], 3),
+        **{f"{name}, CPU s": round(value, 3) for name, value in result.items()},
+        "BLT / independent": round(result["blt"] / result["independent"], 3),
     }
 
 
@@ -98,8 +100,8 @@ FIRST_CALL = """
 import time
 import numpy as np
 import sordino
-from sordino.losses import Logistic
-from sordino.engine.compilation import compilation_cache
+from sordino.parts._losses import Logistic
+from sordino.engine._compilation import compilation_cache
 sordino.plan, sordino.train
 X = np.random.default_rng(0).normal(size=(32561, 124)).astype(np.float32)
 y = (X[:, 0] > 0).astype(np.float32)

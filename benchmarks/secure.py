@@ -32,11 +32,14 @@ from typing import Any
 
 import numpy as np
 
-from sordino.mechanisms.chacha import KEY_BYTES, ChaCha20Generator
-from sordino.secure.base import NoisedSum
-from sordino.secure.certificates import create_certificate, fingerprint
-from sordino.secure.child import Tls
-from sordino.secure.plain import noised_total
+from sordino.parts.mechanisms import KEY_BYTES, ChaCha20Generator
+from sordino.together.secure import (
+    SecureSum,
+    Tls,
+    certificate_fingerprint,
+    create_certificate,
+    noised_total,
+)
 
 PARTIES = 5
 VARIANCES = (64, 1 << 24)
@@ -57,19 +60,19 @@ TARGETS = {
 def free_addresses(count: int) -> list[str]:
     """Ports of this machine that nobody uses now."""
     with ExitStack() as stack:
-        found = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in found:
+        result = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in result:
             one.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{one.getsockname()[1]}" for one in found]
+        return [f"127.0.0.1:{one.getsockname()[1]}" for one in result]
 
 
 def certificates(folder: Path) -> list[Tls]:
     """Everybody's own, signed by itself and known to all."""
-    made = [create_certificate(folder, f"party{i}") for i in range(PARTIES)]
+    built = [create_certificate(folder, f"party{i}") for i in range(PARTIES)]
     bundle = folder / "all.crt"
-    bundle.write_text("".join(certificate.read_text() for certificate, _ in made))
-    known = tuple(fingerprint(certificate.read_text()) for certificate, _ in made)
-    return [Tls(certificate, key, bundle, known) for certificate, key in made]
+    bundle.write_text("".join(certificate.read_text() for certificate, _ in built))
+    known = tuple(certificate_fingerprint(certificate.read_text()) for certificate, _ in built)
+    return [Tls(certificate, key, bundle, known) for certificate, key in built]
 
 
 @dataclass(frozen=True)
@@ -84,44 +87,42 @@ class Engine:
       sums: how many are timed, after the first.
     """
 
-    end: Callable[..., NoisedSum]
+    end: Callable[..., SecureSum]
     settings: Callable[[Path], list[dict[str, Any]]]
     missing: Callable[[], str]
     slow: tuple[int, ...] = ()
     sums: int = 5
 
 
-def _mask_end(**settings: Any) -> NoisedSum:
-    from sordino.secure.mask import MaskSum, TurnFile
-    from sordino.secure.transport import Star
+def _mask_end(**settings: Any) -> SecureSum:
+    from sordino.together.secure import MaskSum, StarTransport, TurnFile
 
     name, roster, tls = settings["name"], settings["roster"], settings["tls"]
-    star = Star.join(roster, name, tls.certificate, tls.key, timeout=TIMEOUT)
+    star = StarTransport.join(roster, name, tls.certificate, tls.key, timeout=TIMEOUT)
     turns = TurnFile(tls.key.with_suffix(".turns"), roster.session)
     return MaskSum(
         name, settings["private"], roster, star, colluders=2, largest=LARGEST, claim=turns
     )
 
 
-def _mpyc_end(**settings: Any) -> NoisedSum:
-    from sordino.secure.mpyc_engine import MpycSum
+def _mpyc_end(**settings: Any) -> SecureSum:
+    from sordino.together.secure import MpycSum
 
     return MpycSum(**settings)
 
 
-def _spu_end(**settings: Any) -> NoisedSum:
-    from sordino.secure.spu_engine import SpuSum
+def _spu_end(**settings: Any) -> SecureSum:
+    from sordino.together.secure import SpuSum
 
     return SpuSum(**settings)
 
 
 def _mask(folder: Path) -> list[dict[str, Any]]:
-    from sordino.secure.pads import new_private_key, public_key
-    from sordino.secure.roster import Member, Roster
+    from sordino.together.secure import Roster, RosterEntry, new_private_key, public_key
 
     own = [(tls, new_private_key()) for tls in certificates(folder)]
     members = tuple(
-        Member(tls.key.stem, public_key(private), tls.certificate.read_text())
+        RosterEntry(tls.key.stem, public_key(private), tls.certificate.read_text())
         for tls, private in own
     )
     host, port = free_addresses(1)[0].split(":")
@@ -138,11 +139,11 @@ def _mpyc(folder: Path) -> list[dict[str, Any]]:
 
 
 def _spu(folder: Path) -> list[dict[str, Any]]:
-    found = free_addresses(6)
+    result = free_addresses(6)
     shared = {
         "parties": PARTIES,
-        "addresses": found[:3],
-        "links": found[3:],
+        "addresses": result[:3],
+        "links": result[3:],
         "timeout": TIMEOUT,
     }
     return [{"index": i, "tls": tls, **shared} for i, tls in enumerate(certificates(folder))]
@@ -159,7 +160,7 @@ def _without_mpyc() -> str:
 def _without_spu() -> str:
     if "SORDINO_SPU" in os.environ:
         return ""
-    return "make its environment with `python -m sordino.secure.spu_engine create PATH`, set SORDINO_SPU"
+    return "make its environment with `python -m sordino.together.secure._spu_engine create PATH`, set SORDINO_SPU"
 
 
 # Another engine is one more entry.
@@ -171,7 +172,7 @@ ENGINES: dict[str, Engine] = {
 
 
 @dataclass(frozen=True)
-class Row:
+class SecureSumRow:
     """What sums of one kind cost: seconds of the first, of later ones, and megabytes."""
 
     variance: int
@@ -182,7 +183,7 @@ class Row:
 
 
 def _party(
-    index: int, made: Callable[..., NoisedSum], settings: dict[str, Any], together: Any, pipe: Any
+    index: int, made: Callable[..., SecureSum], settings: dict[str, Any], together: Any, pipe: Any
 ) -> None:
     """One party's process: a sum for each (d, variance, turn) it is told."""
     end = made(**settings)
@@ -199,7 +200,7 @@ def _party(
     end.close()
 
 
-def measure(name: str, *, everything: bool = False) -> Iterator[Row]:
+def measure(name: str, *, everything: bool = False) -> Iterator[SecureSumRow]:
     """For every variance and d, as they are done."""
     engine = ENGINES[name]
     context = multiprocessing.get_context("spawn")
@@ -231,7 +232,7 @@ def measure(name: str, *, everything: bool = False) -> Iterator[Row]:
                         seconds.append(max(answer[0] for answer in answers))
                         megabytes.append(sum(answer[1] for answer in answers) / 1e6)
                     later, sent = median(seconds[1:]), median(megabytes[1:])
-                    yield Row(variance, d, seconds[0], later, sent)
+                    yield SecureSumRow(variance, d, seconds[0], later, sent)
             for pipe in pipes:
                 pipe.send(None)
         except BaseException:
@@ -252,7 +253,7 @@ def _require_right(name: str, variance: int, answers: list[Any]) -> None:
         raise AssertionError(f"{name}: the sum is wrong")
 
 
-def measure_plain() -> Iterator[Row]:
+def measure_plain() -> Iterator[SecureSumRow]:
     """The sum and its noise alone, in this process."""
     generator = ChaCha20Generator(os.urandom(KEY_BYTES))
     for variance in VARIANCES:
@@ -263,7 +264,7 @@ def measure_plain() -> Iterator[Row]:
                 began = time.perf_counter()
                 noised_total(vectors, variance, generator)
                 seconds.append(time.perf_counter() - began)
-            yield Row(variance, d, seconds[0], median(seconds[1:]), 0.0)
+            yield SecureSumRow(variance, d, seconds[0], median(seconds[1:]), 0.0)
 
 
 COLUMNS = {
@@ -288,7 +289,7 @@ def _print(*cells: str) -> None:
     )
 
 
-def _print_row(name: str, row: Row) -> None:
+def _print_row(name: str, row: SecureSumRow) -> None:
     seconds, megabytes = PAPER[row.d]
     target = ""
     if (name, row.d) in TARGETS:

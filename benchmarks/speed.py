@@ -69,17 +69,17 @@ def main(folder: str = ".bench", rounds: str = "3") -> dict[str, float]:
             line = run(Path(folder), where, *rest)
             if line is not None:
                 seconds[name].append(line["warm_cpu"])
-    found = {name: median(values) for name, values in seconds.items()}
-    ours = found["sordino, fixed batches"]
+    result = {name: median(values) for name, values in seconds.items()}
+    ours = result["sordino, fixed batches"]
     print(f"{'':38} {'CPU s':>8} {'x sordino':>10}")
-    for name, value in found.items():
+    for name, value in result.items():
         print(f"{name:38} {value:8.4f} {value / ours:10.2f}")
     for mine, plain in (
         ("sordino, fixed batches", "the same loop without privacy"),
         ("sordino, rows as given", "... with rows as given"),
     ):
-        print(f"{mine}: privacy costs {found[mine] / found[plain]:.2f} x")
-    return found
+        print(f"{mine}: privacy costs {result[mine] / result[plain]:.2f} x")
+    return result
 
 
 if __name__ == "__main__":

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.papers.tran_cutkosky import algorithm_1
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 import sordino
-from sordino.mechanisms.workloads import Workload
-from sordino.references.tran_cutkosky import algorithm_1
-from sordino.report.plots import BLUE, GREY, INK, VERMILION
-from sordino.schedules.shapes import Exponential, Quadratic
+from sordino.parts.mechanisms import Workload
+from sordino.parts.schedules import Exponential, Quadratic
+from sordino.report import BLUE, GREY, INK, VERMILION
 
 FOLDER = Path(__file__).parent / "images" / "algorithms"
 GREEN, ORANGE, PURPLE = "#009E73", "#E69F00", "#CC79A7"
@@ -356,7 +356,7 @@ def dp_ftrl() -> Figure:
 
 def dp_agd() -> Figure:
     """One run on synthetic rows: where its budget goes, and which steps it takes."""
-    from sordino.losses import Logistic
+    from sordino import Logistic
 
     figure, (left, right) = panels(2)
     rng = np.random.default_rng(0)

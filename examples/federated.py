@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from sordino.federated import Agreement, agree, simulate, split
-from sordino.losses import Softmax
-from sordino.sites.models import Model
-from sordino.sites.running import local_clients, local_server, pad_keys, run_directly
+from sordino import Softmax
+from sordino.together.federated import Agreement, agree, simulate, split
+from sordino.together.sites import ModelSpec, local_clients, local_server, pad_keys, run_directly
 
 CLIENTS, EACH, FEATURES, CLASSES = 20, 200, 6, 3
 SEEDS = 8
@@ -53,7 +52,7 @@ def agreed(trust: str, **changes: Any) -> Agreement:
     )
 
 
-def deployed(agreement: Agreement, model: Model, data: list[Rows], private: Any = None) -> Any:
+def deployed(agreement: Agreement, model: ModelSpec, data: list[Rows], private: Any = None) -> Any:
     """Ask and answer until the rounds are done; the model, and what the clients say they have spent."""
     server = local_server(agreement, model)
     clients = local_clients(agreement, model, data, private=private)
@@ -68,7 +67,9 @@ def main() -> float:
     # With a skew of 0.5 most clients have mostly one or two of the three labels.
     data = split(*population(CLIENTS * EACH, rng), CLIENTS, seed=0, skew=0.5)
     public = population(4000, rng)  # scores are computed on public data only
-    model = Model(Softmax(CLASSES), np.zeros((CLASSES, FEATURES), np.float32), load=lambda _: ())
+    model = ModelSpec(
+        Softmax(CLASSES), np.zeros((CLASSES, FEATURES), np.float32), load=lambda _: ()
+    )
 
     # 1. Nobody is trusted: each client adds noise before anything leaves it, and takes most of it back
     #    with its next message.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 import sordino
-from sordino.losses import Logistic
+from sordino import Logistic
 
 
 def main() -> float:

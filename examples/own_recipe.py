@@ -9,11 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 import sordino
-from sordino.losses import Logistic
-from sordino.recipes import CORRELATED, PUBLIC, Recipe
-from sordino.registry import register
-from sordino.streams.contributions import Contribution
-from sordino.streams.rules import Rule, WeightedRule
+from sordino import Logistic, register
+from sordino.parts.contributions import Contribution, Rule, WeightedRule
+from sordino.planning.recipes import CORRELATED, PUBLIC, Recipe
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 import sordino
-from sordino.losses import Logistic
-from sordino.parties import Terms, agree, train_together
+from sordino import Logistic
+from sordino.together.parties import Terms, agree, train_together
 
 SIZES = {"north": 1200, "south": 500, "east": 300}
 FEATURES = 8

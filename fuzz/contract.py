@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sordino.errors import SordinoError
+from sordino._base.errors import SordinoError
 
 if TYPE_CHECKING:
     from fuzz.readers import Reader

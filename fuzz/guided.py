@@ -21,7 +21,7 @@ from typing import Any
 
 import atheris
 
-# `sordino.errors` comes with the contract; instrument it, too.
+# `sordino._base.errors` comes with the contract; instrument it, too.
 with atheris.instrument_imports(include=["sordino"]):
     from fuzz.contract import BrokenContractError, attempt
 from fuzz.limits import limit_memory

@@ -214,7 +214,7 @@ def spoil_npz(content: bytes, rng: random.Random) -> bytes:
 def spoil_checkpoint(content: bytes, rng: random.Random) -> bytes:
     """A checkpoint with another header or other arrays; often with the tag that belongs to it."""
     from fuzz.seeds import run_key
-    from sordino.engine.checkpoint import MAGIC, TAG_BYTES, _tag
+    from sordino.engine._checkpoint import MAGIC, TAG_BYTES, _tag
 
     begin = len(MAGIC) + 8
     length = int.from_bytes(content[len(MAGIC) : begin], "little")

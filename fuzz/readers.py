@@ -78,7 +78,7 @@ class Reader:
 
 
 def _table(path: Path) -> Any:
-    from sordino.datasets import read_table
+    from sordino.models._tables import read_table
 
     return read_table(path)
 
@@ -93,7 +93,7 @@ def _check_table(frame: Any) -> None:
 
 
 def _svmlight(path: Path) -> Any:
-    from sordino.datasets import read_svmlight
+    from benchmarks.published import read_svmlight
 
     return read_svmlight(path, SVMLIGHT_FEATURES)
 
@@ -107,7 +107,7 @@ def _check_svmlight(found: Any) -> None:
 
 
 def _idx(path: Path) -> Any:
-    from sordino.datasets import read_idx
+    from benchmarks.published import read_idx
 
     return read_idx(path)
 
@@ -118,7 +118,7 @@ def _check_bytes(array: Any) -> None:
 
 
 def _cifar(path: Path) -> Any:
-    from sordino.datasets import read_cifar10
+    from benchmarks.published import read_cifar10
 
     return read_cifar10(path)
 
@@ -130,7 +130,7 @@ def _check_cifar(found: Any) -> None:
 
 
 def _cifar_archive(path: Path) -> Any:
-    from sordino.datasets import load_cifar10
+    from benchmarks.published import load_cifar10
 
     return load_cifar10(path.parent, verify=False)
 
@@ -142,13 +142,13 @@ def _check_cifar_archive(found: Any) -> None:
 
 
 def _plan(path: Path) -> Any:
-    from sordino.planning import Plan
+    from sordino.planning._plans import Plan
 
     return Plan.load(path)
 
 
 def _check_plan(plan: Any) -> None:
-    from sordino.planning import Plan
+    from sordino.planning._plans import Plan
 
     assert Plan.from_json(plan.to_json()) == plan
     assert plan.noise_stds().shape == (plan.population.steps, plan.contribution.channels)
@@ -156,13 +156,13 @@ def _check_plan(plan: Any) -> None:
 
 
 def _schema(path: Path) -> Any:
-    from sordino.models.schema import Schema
+    from sordino.models._schema import Schema
 
     return Schema.load(path)
 
 
 def _check_schema(schema: Any) -> None:
-    from sordino.models.schema import Schema
+    from sordino.models._schema import Schema
 
     assert Schema.from_json(schema.to_json()) == schema
     assert len(set(schema.names)) == len(schema.names) > 0
@@ -172,7 +172,7 @@ def _check_schema(schema: Any) -> None:
 
 
 def _model(path: Path) -> Any:
-    from sordino.models.saved import load_model
+    from sordino.models._saved import load_model
 
     return load_model(path)
 
@@ -196,7 +196,7 @@ def _check_model(found: Any) -> None:
 
 
 def _checkpoint(path: Path) -> Any:
-    from sordino.engine.checkpoint import read_checkpoint, read_identity, read_progress
+    from sordino.engine._checkpoint import read_checkpoint, read_identity, read_progress
 
     return read_checkpoint(path, seeds.run_key()), read_identity(path), read_progress(path)
 
@@ -209,7 +209,7 @@ def _check_checkpoint(found: Any) -> None:
 
 
 def _ledger(path: Path) -> Any:
-    from sordino.ledger import Ledger
+    from sordino.engine.ledger._ledger import Ledger
 
     try:
         ledger = Ledger.open(path, store=seeds.key_store())
@@ -231,16 +231,16 @@ def _check_ledger(status: Any) -> None:
 
 
 def _agreement(path: Path) -> Any:
-    from sordino.federated.agreement import Agreement
+    from sordino.together.federated._agreement import Agreement
 
     return Agreement.load(path)
 
 
 def _check_agreement(agreement: Any) -> None:
     """What was read can be named, accounted for, stated and drawn for, up to the last message."""
-    from sordino.federated.agreement import Agreement
-    from sordino.federated.noise import drawn
-    from sordino.mechanisms.discrete import MOST_VARIANCE
+    from sordino.parts.mechanisms._discrete import MOST_VARIANCE
+    from sordino.together.federated._agreement import Agreement
+    from sordino.together.federated._noise import drawn
 
     again = Agreement.from_json(agreement.to_json())
     assert again == agreement
@@ -257,8 +257,8 @@ def _check_agreement(agreement: Any) -> None:
 
 def _message(path: Path) -> Any:
     """Messages come over the network, not from files: the file is named here."""
-    from sordino.errors import SordinoError
-    from sordino.federated.messages import message_from_bytes
+    from sordino._base.errors import SordinoError
+    from sordino.together.federated._messages import message_from_bytes
 
     try:
         return message_from_bytes(path.read_bytes())
@@ -267,7 +267,7 @@ def _message(path: Path) -> Any:
 
 
 def _check_message(message: Any) -> None:
-    from sordino.federated.messages import message_from_bytes
+    from sordino.together.federated._messages import message_from_bytes
 
     raw = message.to_bytes()
     again = message_from_bytes(raw)
@@ -282,14 +282,14 @@ def _check_message(message: Any) -> None:
 
 
 def _consortium(path: Path) -> Any:
-    from sordino.parties.consortium import Consortium
+    from sordino.together.parties._consortium import Consortium
 
     return Consortium.load(path)
 
 
 def _check_consortium(consortium: Any) -> None:
     """What was read can be named, stated and summed, and no party is used more often than paid for."""
-    from sordino.parties.consortium import Consortium
+    from sordino.together.parties._consortium import Consortium
 
     again = Consortium.from_json(consortium.to_json())
     assert again.digest == consortium.digest
@@ -304,15 +304,15 @@ def _check_consortium(consortium: Any) -> None:
 
 
 def _card(path: Path) -> Any:
-    from sordino.parties.consortium import Partner
+    from sordino.together.parties._consortium import PartyCard
 
-    return Partner.load(path)
+    return PartyCard.load(path)
 
 
 def _check_card(card: Any) -> None:
-    from sordino.parties.consortium import Partner
+    from sordino.together.parties._consortium import PartyCard
 
-    assert Partner.from_json(card.to_json()) == card
+    assert PartyCard.from_json(card.to_json()) == card
     assert len(card.member.fingerprint) == 64
 
 

@@ -104,7 +104,7 @@ def schemas_toml() -> Iterator[bytes]:
 
 def models() -> Iterator[bytes]:
     """Released models: of two classes, of three, and of a number."""
-    from sordino.models.saved import model_bytes
+    from sordino.models._saved import model_bytes
 
     schema = _schema()
     common = {"schema_": schema, "n_features_in_": len(schema.names)}
@@ -131,7 +131,7 @@ def models() -> Iterator[bytes]:
 
 
 def _schema() -> Any:
-    from sordino.models.schema import Categorical, Numeric, Schema
+    from sordino.models._schema import Categorical, Numeric, Schema
 
     return Schema(
         columns=(Numeric("age", 18, 89), Categorical("work", ("a", "b", "c"))),
@@ -174,7 +174,7 @@ def _plans() -> tuple[Any, ...]:
 
 def checkpoints() -> Iterator[bytes]:
     """Checkpoints of the run whose key is `run_key`."""
-    from sordino.engine.checkpoint import Checkpoint, write_checkpoint
+    from sordino.engine._checkpoint import Checkpoint, write_checkpoint
 
     key = run_key()
     weights = np.linspace(-1, 1, 6, dtype=np.float32)
@@ -196,14 +196,14 @@ def checkpoints() -> Iterator[bytes]:
 @cache
 def run_key() -> Any:
     """A run key that everybody knows."""
-    from sordino.engine.keys import RunKey
+    from sordino._base.keys import RunKey
 
     return RunKey.from_insecure_seed(0)
 
 
 @cache
 def _agreements() -> tuple[Any, ...]:
-    from sordino.federated.agreeing import agree
+    from sordino.together.federated._agreeing import agree
 
     common: dict[str, Any] = {"parameters": 3, "rounds": 4, "mu": 1.0, "learning_rate": 0.1}
     return (
@@ -224,13 +224,13 @@ def agreements() -> Iterator[bytes]:
 
 def messages() -> Iterator[bytes]:
     """Requests, replies and refusals of a federated run."""
-    from sordino.federated.messages import Refusal, Reply, Request
+    from sordino.together.federated._messages import Refusal, Reply, RoundRequest
 
     digest = _agreements()[0].digest
     point, previous = np.arange(3, dtype=np.float32), np.zeros(3, np.float32)
     values = np.array([-(2**31), 0, 2**31 - 1], np.int32)
-    yield Request(digest, 1, 1, point, previous, 0).to_bytes()
-    yield Request(digest, 9, 4, point, previous, 3, ("a", "b.c", "d_e-f")).to_bytes()
+    yield RoundRequest(digest, 1, 1, point, previous, 0).to_bytes()
+    yield RoundRequest(digest, 9, 4, point, previous, 3, ("a", "b.c", "d_e-f")).to_bytes()
     yield Reply(digest, "client-0", 3, 2, "ab" * 32, values).to_bytes()
     yield Reply(digest, "client-1", 3, 2, "ab" * 32, values.astype(np.int64), 7).to_bytes()
     yield Refusal(digest, "client-0", 3, "budget", "there is nothing left to spend").to_bytes()
@@ -238,10 +238,10 @@ def messages() -> Iterator[bytes]:
 
 @cache
 def _consortia() -> tuple[Any, ...]:
-    from sordino.parties.consortium import Consortium, Partner
-    from sordino.parties.terms import agree
-    from sordino.secure.certificates import new_certificate
-    from sordino.secure.roster import Member
+    from sordino.together.parties._consortium import Consortium, PartyCard
+    from sordino.together.parties._terms import agree
+    from sordino.together.secure._certificates import new_certificate
+    from sordino.together.secure._roster import RosterEntry
 
     made = []
     for engine, sizes, recipe, options in (
@@ -251,7 +251,9 @@ def _consortia() -> tuple[Any, ...]:
     ):
         terms = agree(recipe, examples=sizes, parameters=3, engine=engine, **options)
         cards = tuple(
-            Partner(Member(f"p{j}", bytes([j + 1]) * 32, new_certificate(f"p{j}")[0]), n, "h", 7000)
+            PartyCard(
+                RosterEntry(f"p{j}", bytes([j + 1]) * 32, new_certificate(f"p{j}")[0]), n, "h", 7000
+            )
             for j, n in enumerate(sizes)
         )
         made.append(Consortium("study", cards, terms, {"kind": "own", "name": "a:b"}))
@@ -282,8 +284,8 @@ def key_store() -> Any:
 
 @cache
 def _ledger() -> tuple[Any, bytes]:
-    from sordino.keystore import KeyStore
-    from sordino.ledger import Ledger
+    from sordino._base.keystore import KeyStore
+    from sordino.engine.ledger._ledger import Ledger
 
     plan = _plans()[0]
     with tempfile.TemporaryDirectory() as folder:

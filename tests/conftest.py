@@ -21,22 +21,26 @@ os.environ["XDG_CACHE_HOME"] = os.path.join(tempfile.gettempdir(), "sordino-test
 
 
 @pytest.fixture
-def own_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_recipes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Recipes that a test registers are gone after it."""
-    from sordino import recipes, registry
-    from sordino.streams import contributions
+    from sordino.parts.contributions import _contributions as contributions
+    from sordino.planning import _registry as registry
+    from sordino.planning import recipes
 
     monkeypatch.setattr(recipes, "RECIPES", recipes.RECIPES)
     monkeypatch.setattr(recipes, "STREAMS", recipes.STREAMS)
-    monkeypatch.setattr(contributions, "_KINDS", dict(contributions._KINDS))
+    kinds = dict(contributions.KINDS)
     monkeypatch.setattr(registry, "OWN", set())
     monkeypatch.setattr(registry, "OWN_STREAMS", set())
+    yield
+    contributions.KINDS.clear()
+    contributions.KINDS.update(kinds)
 
 
 @pytest.fixture(autouse=True)
 def _first_fits() -> None:
     """To each test its fits are the first of the process: a second one on the same rows is warned about."""
-    if (fits := sys.modules.get("sordino.models.fits")) is not None:
+    if (fits := sys.modules.get("sordino.models._fits")) is not None:
         fits.forget_fits()
 
 

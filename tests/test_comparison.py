@@ -7,9 +7,15 @@ from pathlib import Path
 import pytest
 
 import sordino
-from sordino.comparison import Comparison, arguments_for, candidates, compare_recipes, conclusion
-from sordino.errors import SordinoError
-from sordino.recipes import RECIPES
+from sordino._base.errors import SordinoError
+from sordino.planning._comparison import (
+    RecipeRanking,
+    arguments_for,
+    candidates,
+    compare_recipes,
+    conclusion,
+)
+from sordino.planning.recipes import RECIPES
 
 REQUEST = {"examples": 2000, "batch_size": 100, "epochs": 3, "epsilon": 1.0, "delta": 1e-5}
 
@@ -55,7 +61,7 @@ def test_a_comparison_is_kept(own_cache: Path) -> None:
     second = compare_recipes(["dp-gd", "dp-memf"], watch=planned.append, **REQUEST)
     assert not planned
     assert second == first
-    assert Comparison.from_json(first.to_json()) == first
+    assert RecipeRanking.from_json(first.to_json()) == first
     for path in (own_cache / "sordino" / "comparisons").iterdir():
         path.write_text("{}")
     assert compare_recipes(["dp-gd", "dp-memf"], watch=planned.append, **REQUEST) == first

@@ -32,8 +32,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sordino.cli.main import app
-from sordino.recipes import RECIPES
+from sordino.app.cli._main import app
+from sordino.planning.recipes import RECIPES
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -237,7 +237,7 @@ def test_the_reader_of_pages_reads_what_it_should(tmp_path: Path) -> None:
 
 
 def test_the_schema_in_the_guide_is_one(tmp_path: Path) -> None:
-    from sordino.models.schema import Schema
+    from sordino.models._schema import Schema
 
     (text,) = [block.code for block in blocks(DOCS / "guide.md") if block.language == "toml"]
     assert tomllib.loads(text)["target"] == "income"

@@ -18,24 +18,23 @@ import pytest
 
 import sordino
 from sordino import SordinoError
-from sordino.accounting import FLOAT32_MARGIN
-from sordino.influence import (
+from sordino.engine.influence import _proxy as proxy
+from sordino.engine.influence._curvature import influence_by_hessian, public_eigenvalues
+from sordino.engine.influence._estimate import (
     EstimatedInfluence,
+    _steps_to_measure,
     influence_by_gradient,
-    influence_by_hessian,
     influence_by_retraining,
-    proxy,
-    public_eigenvalues,
 )
-from sordino.influence.estimate import _steps_to_measure
-from sordino.influence.proxy import Proxy, noise_multipliers, proxy_population, run_key
-from sordino.losses import LeastSquares, Logistic, Softmax
-from sordino.planning import Plan
-from sordino.schedules.allocate import check_budget
-from sordino.schedules.influence import momentum_quadratic, quadratic
-from sordino.schedules.public import PublicData
-from sordino.schedules.shapes import ExpInfluence, Influence, MomentumQuadratic, Quadratic
-from sordino.streams.base import Stream
+from sordino.engine.influence._proxy import Proxy, noise_multipliers, proxy_key, proxy_population
+from sordino.parts._losses import LeastSquares, Logistic, Softmax
+from sordino.parts.contributions._base import Evaluator
+from sordino.parts.schedules._allocate import check_allocation
+from sordino.parts.schedules._influence import momentum_quadratic, quadratic
+from sordino.parts.schedules._public import PublicData
+from sordino.parts.schedules._shapes import ExpInfluence, Influence, MomentumQuadratic, Quadratic
+from sordino.planning._accounting import FLOAT32_MARGIN
+from sordino.planning._plans import Plan
 
 N, D, T = 1000, 6, 60  # the plans' examples, parameters, steps
 ROWS, RUNS = 150, 1000  # public rows, simulated runs
@@ -111,7 +110,7 @@ def test_what_is_differentiated_is_what_is_trained(recipe: str, options: Any) ->
     (draw,) = simulated.draws(seed=3, runs=RUNS if recipe == "dp-gd" else 2)
     values, slopes = simulated.values_and_slopes(simulated.sigma, draw)
     for index, value in enumerate(values[:2]):
-        trained = sordino.train(plan, Logistic(), START, (X, y), run_key=run_key(3, index))
+        trained = sordino.train(plan, Logistic(), START, (X, y), run_key=proxy_key(3, index))
         loss = jnp.mean(Logistic().value(X @ trained.params, y))
         assert value == pytest.approx(float(loss), rel=1e-4)
     # The derivative along one direction in all steps, against a central difference.
@@ -235,7 +234,7 @@ def test_a_schedule_from_an_estimate_spends_exactly_the_budget_and_saves_what_it
         assert better.guarantee.epsilon(1e-8) <= 4.0
         sigma = noise_multipliers(better)
         assert np.sum(1 / sigma**2) == pytest.approx(np.sum(1 / simulated.sigma**2), rel=1e-6)
-        check_budget(sigma / FLOAT32_MARGIN, better.guarantee.gaussian_mu**2 * (1 + 1e-12))
+        check_allocation(sigma / FLOAT32_MARGIN, better.guarantee.gaussian_mu**2 * (1 + 1e-12))
         assert sigma.max() / sigma.min() == pytest.approx(2, rel=1e-6)
         assert Plan.from_json(better.to_json()) == better
         # The same draws with either noise: paired differences.
@@ -344,7 +343,7 @@ def test_eigenvalues_in_closed_form_and_column_by_column() -> None:
     np.testing.assert_allclose(few, np.linalg.eigvalsh(X[:3].T @ X[:3] / 3)[-3:], rtol=1e-3)
 
 
-class OwnStream(Stream):
+class OwnStream(Evaluator):
     """A stream whose loss is not known."""
 
     clip = 1.0

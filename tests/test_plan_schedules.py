@@ -9,11 +9,11 @@ import pytest
 
 import sordino
 from sordino import Plan
-from sordino.errors import SordinoError
-from sordino.mechanisms.scaled import DrawScaled
-from sordino.privacy.budget import Budget, BudgetExhausted
-from sordino.schedules.base import Uniform
-from sordino.schedules.shapes import Exponential, Given, GradientDescentPL, Influence
+from sordino._base.errors import SordinoError
+from sordino.parts.mechanisms._scaled import ScaledDraws
+from sordino.parts.schedules._base import Uniform
+from sordino.parts.schedules._shapes import Exponential, FixedSchedule, GradientDescentPL, Influence
+from sordino.privacy._budget import BudgetExhausted, PrivacyFilter
 
 BUDGET: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
 
@@ -31,7 +31,7 @@ def test_a_schedule_spends_what_uniform_noise_spends(recipe: str, schedule: Any)
     sigma = plan.noise_stds()[:, 0].astype(float) / plan.clip
     assert sigma[0] > sigma[-1]
     # In exact integers: all planned steps fit the stated budget, one more does not.
-    budget = Budget.of(plan.guarantee.mu**2 * (1 + 1e-6))
+    budget = PrivacyFilter.of(plan.guarantee.mu**2 * (1 + 1e-6))
     for value in sigma:
         budget.spend(float(value))
     with pytest.raises(BudgetExhausted):
@@ -46,7 +46,7 @@ def test_poisson_batches_shape_a_schedule_by_their_own_cost() -> None:
     assert plan.guarantee.is_amplified
     assert plan.guarantee.epsilon(1e-6) <= 1.0
     assert plan.guarantee.epsilon(1e-6) > 0.99
-    assert isinstance(plan.schedule, Given)
+    assert isinstance(plan.schedule, FixedSchedule)
     relative = plan.schedule.relative_noise(60)
     assert relative is not None
     assert 1 < relative[0] / relative[-1] <= 2.2
@@ -68,11 +68,11 @@ def test_influence_shapes_correlated_noise_through_its_factorization() -> None:
     weighted = sordino.plan("dp-memf", momentum=0.0, mechanism="dense", schedule=late, **common)
     q = 0.9 ** np.arange(31, -1, -1)
 
-    def judged(plan: Plan) -> float:
+    def iterate_map(plan: Plan) -> float:
         return float((q * plan.error_per_step() ** 2).sum())
 
     # papers/04 2.3: 33.4 against 36.9 for the optimum that ignores the weights.
-    assert judged(weighted) / judged(plain) == pytest.approx(33.4 / 36.9, rel=0.01)
+    assert iterate_map(weighted) / iterate_map(plain) == pytest.approx(33.4 / 36.9, rel=0.01)
     with pytest.raises(SordinoError, match="undo its cancellation"):
         sordino.plan("dp-memf", mechanism="blt", schedule="exponential", **common)
 
@@ -81,7 +81,7 @@ def test_the_papers_growing_noise_for_cancellation() -> None:
     common: dict[str, Any] = {"examples": 64, "batch_size": 1, "epochs": 1, **BUDGET}
     uniform = sordino.plan("dp-mu2", mechanism="cancelling", **common)
     growing = sordino.plan("dp-mu2", mechanism="cancelling", schedule="participation", **common)
-    assert isinstance(growing.mechanism, DrawScaled)
+    assert isinstance(growing.mechanism, ScaledDraws)
     scales = growing.mechanism.scales
     np.testing.assert_allclose(scales / scales[0], np.sqrt(np.arange(1, 65)), rtol=1e-6)
     assert growing.guarantee.mu == pytest.approx(uniform.guarantee.mu, rel=1e-5)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import sordino
-from sordino.losses import Logistic
-from sordino.mechanisms.tree import Tree
-from sordino.privacy.gdp import mu_from_epsilon_delta
-from sordino.recipes import COMMON_OPTIONS, RECIPES, SPECIAL_OPTIONS, STREAMS
+from sordino.parts._losses import Logistic
+from sordino.parts.mechanisms._tree import Tree
+from sordino.planning.recipes import COMMON_OPTIONS, RECIPES, SPECIAL_OPTIONS, STREAMS
+from sordino.privacy._gdp import mu_from_epsilon_delta
 
 
 @pytest.mark.parametrize("name", RECIPES)

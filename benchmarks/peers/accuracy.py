@@ -77,8 +77,8 @@ def answer(train: Callable[[Rows, Job, int], Model], packages: tuple[str, ...]) 
         given = json.loads(line)
         rows = load(given.pop("rows"))
         job = Job(**{**given, "seeds": tuple(given["seeds"])})
-        found, facts = [], {}
+        result, facts = [], {}
         for seed in job.seeds:
             weights, intercepts, facts = train(rows, job, seed)
-            found.append(accuracy(rows, weights, intercepts))
-        print(json.dumps({"accuracy": found, "facts": facts, "versions": versions}), flush=True)
+            result.append(accuracy(rows, weights, intercepts))
+        print(json.dumps({"accuracy": result, "facts": facts, "versions": versions}), flush=True)

@@ -63,12 +63,12 @@ def load() -> tuple[Floats, Floats, str]:
         return *synthetic(), "synthetic"
     root = Path(given)
     candidates = [root, *(root / name for name in ("a9a", "a9a.bz2", "a9a/a9a", "a9a/a9a.bz2"))]
-    found = next((path for path in candidates if path.is_file()), None)
-    if found is None:
+    result = next((path for path in candidates if path.is_file()), None)
+    if result is None:
         raise FileNotFoundError(f"SORDINO_DATA={given!r} is not a9a, nor a folder with it")
-    x, y = read_svmlight(found)
+    x, y = read_svmlight(result)
     if x.shape != (N, D):
-        raise ValueError(f"{found} holds {x.shape[0]} rows; the training part of a9a has {N}")
+        raise ValueError(f"{result} holds {x.shape[0]} rows; the training part of a9a has {N}")
     return x, y, "a9a"
 
 

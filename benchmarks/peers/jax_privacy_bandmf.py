@@ -38,8 +38,8 @@ def loss(params: Params, x: jax.Array, y: jax.Array) -> jax.Array:
 @cache
 def strategy(iterations: int, bands: int) -> tuple[float, ...]:
     """The library's own choice of coefficients."""
-    found = toeplitz.optimize_banded_toeplitz(n=iterations, bands=bands, max_optimizer_steps=500)
-    return tuple(float(value) for value in found)
+    result = toeplitz.optimize_banded_toeplitz(n=iterations, bands=bands, max_optimizer_steps=500)
+    return tuple(float(value) for value in result)
 
 
 def plan(settings: dict[str, Any], **budget: float | None) -> DPExecutionPlan:
@@ -125,7 +125,7 @@ def train(rows: Rows, job: Job, seed: int) -> Model:
     for i, batch in enumerate(drawn):
         chosen[i, : len(batch)] = batch
     outputs = 1 if rows.classes == 2 else rows.classes
-    found = program(settings["clip"], settings["momentum"], *shape)(
+    result = program(settings["clip"], settings["momentum"], *shape)(
         {"weights": jnp.zeros((outputs, rows.X.shape[1])), "bias": jnp.zeros(outputs)},
         jnp.asarray(rows.X),
         jnp.asarray(rows.y),
@@ -135,7 +135,7 @@ def train(rows: Rows, job: Job, seed: int) -> Model:
         settings["learning_rate"] / mean,
     )
     facts = {"noise_multiplier": round(noise, 4), "steps": len(drawn)}
-    return np.asarray(found["weights"]), np.asarray(found["bias"]), facts
+    return np.asarray(result["weights"]), np.asarray(result["bias"]), facts
 
 
 if __name__ == "__main__":

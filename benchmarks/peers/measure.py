@@ -18,16 +18,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from benchmarks.lab.cells import Cell, cells_of
+from benchmarks.lab.data import PreparedData, public_folds
+from benchmarks.lab.experiment import Experiment, read_experiment
+from benchmarks.lab.machine import machine
+from benchmarks.lab.running import prepared_rows
+from benchmarks.lab.tasks import peers
+from benchmarks.lab.tasks.outside import checkout
 
-from sordino._files import write_atomically
-from sordino.bench.cells import Cell, cells_of
-from sordino.bench.data import Prepared, public_folds
-from sordino.bench.experiment import Experiment, read_experiment
-from sordino.bench.machine import machine
-from sordino.bench.running import prepared_rows
-from sordino.bench.tasks import peers
-from sordino.bench.tasks.outside import checkout
-from sordino.errors import SordinoError
+from sordino import SordinoError
+from sordino._base.files import write_atomically
 
 # Public trials use another seed than the final runs.
 TRIAL_SEED = 0
@@ -58,7 +58,7 @@ def measured(cell: Cell, experiment: Experiment, grids: dict[str, Any]) -> dict[
     folds = public_folds(rows, experiment.tuning)
     points = list(candidates(grids, cell))
     examples = len(rows.train[1])
-    named: dict[str, Prepared] = {"all": rows} | {str(i): fold for i, fold in enumerate(folds)}
+    named: dict[str, PreparedData] = {"all": rows} | {str(i): fold for i, fold in enumerate(folds)}
     with peers.rows_on_disk(named) as files:
         jobs = [
             peers.job_of(cell, files[str(i)], examples, point, [TRIAL_SEED])

@@ -10,9 +10,9 @@ import images
 import jax
 import jax.numpy as jnp
 import numpy as np
+from benchmarks.networks import Params, mnist_cnn
 
 import sordino
-from sordino.models.networks import Params, mnist_cnn
 
 
 def main() -> None:

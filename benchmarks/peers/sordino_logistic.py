@@ -12,7 +12,7 @@ import numpy as np
 from timing import Fit, report
 
 import sordino
-from sordino.losses import Logistic
+from sordino import Logistic
 
 
 def main(batches: str) -> None:

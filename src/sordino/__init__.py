@@ -6,79 +6,93 @@
     plan = sordino.plan("dp-memf", examples=60_000, batch_size=500, epochs=1, epsilon=0.1, delta=1e-6)
     result = sordino.train(plan, loss, params, data)            # any JAX model
 
-Names are imported when they are first used, so that ``import sordino`` stays light.
+The rooms, from the ground up: `privacy` (what does a release reveal?), `parts` (what is an algorithm made
+of?), `planning` (what will be asked of the data, at what cost?), `engine` (how is a plan carried out, and
+paid for?), `models` (how do people with tables meet it?), `together` (how do several owners train one
+model?), `audit` (is it true?). Names are imported when they are first used.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from sordino._base.lazy import lazy_names
 from sordino._version import __version__ as __version__
+
+__all__ = [
+    "BudgetExceeded",
+    "Guarantee",
+    "LeastSquares",
+    "Ledger",
+    "LinearLoss",
+    "Logistic",
+    "MissingExtraError",
+    "NonconvexLogistic",
+    "Plan",
+    "PlanMismatchError",
+    "PrivacyWarning",
+    "PrivateClassifier",
+    "PrivateRegressor",
+    "PrivateSearch",
+    "PublicData",
+    "Recipe",
+    "Result",
+    "RunKey",
+    "Session",
+    "Snapshot",
+    "Softmax",
+    "SordinoError",
+    "__version__",
+    "audit",
+    "compare",
+    "compare_recipes",
+    "compose",
+    "engine",
+    "models",
+    "parts",
+    "plan",
+    "planning",
+    "privacy",
+    "register",
+    "together",
+    "train",
+]
 
 if TYPE_CHECKING:
     from sordino import audit as audit
-    from sordino import federated as federated
-    from sordino import parties as parties
-    from sordino.comparison import compare_recipes as compare_recipes
-    from sordino.engine.keys import RunKey as RunKey
-    from sordino.engine.session import Session as Session
-    from sordino.engine.train import Result as Result
-    from sordino.engine.train import Snapshot as Snapshot
-    from sordino.engine.train import train as train
-    from sordino.errors import PlanMismatchError as PlanMismatchError
-    from sordino.errors import PrivacyWarning as PrivacyWarning
-    from sordino.errors import SordinoError as SordinoError
-    from sordino.ledger import BudgetExceeded as BudgetExceeded
-    from sordino.ledger import Ledger as Ledger
-    from sordino.models.estimators import PrivateClassifier as PrivateClassifier
-    from sordino.models.estimators import PrivateRegressor as PrivateRegressor
-    from sordino.models.search import PrivateSearch as PrivateSearch
+    from sordino import engine as engine
+    from sordino import models as models
+    from sordino import parts as parts
+    from sordino import planning as planning
+    from sordino import privacy as privacy
+    from sordino import together as together
+    from sordino._base.errors import MissingExtraError as MissingExtraError
+    from sordino._base.errors import PlanMismatchError as PlanMismatchError
+    from sordino._base.errors import PrivacyWarning as PrivacyWarning
+    from sordino._base.errors import SordinoError as SordinoError
+    from sordino._base.keys import RunKey as RunKey
+    from sordino.engine import Result as Result
+    from sordino.engine import Session as Session
+    from sordino.engine import Snapshot as Snapshot
+    from sordino.engine import train as train
+    from sordino.engine.ledger import BudgetExceeded as BudgetExceeded
+    from sordino.engine.ledger import Ledger as Ledger
+    from sordino.models import PrivateClassifier as PrivateClassifier
+    from sordino.models import PrivateRegressor as PrivateRegressor
+    from sordino.models import PrivateSearch as PrivateSearch
+    from sordino.parts import LeastSquares as LeastSquares
+    from sordino.parts import LinearLoss as LinearLoss
+    from sordino.parts import Logistic as Logistic
+    from sordino.parts import NonconvexLogistic as NonconvexLogistic
+    from sordino.parts import Softmax as Softmax
+    from sordino.parts.schedules import PublicData as PublicData
     from sordino.planning import Plan as Plan
+    from sordino.planning import Recipe as Recipe
     from sordino.planning import compare as compare
+    from sordino.planning import compare_recipes as compare_recipes
     from sordino.planning import plan as plan
-    from sordino.privacy.guarantee import Guarantee as Guarantee
-    from sordino.privacy.guarantee import compose as compose
-    from sordino.schedules.public import PublicData as PublicData
-
-_WHERE = {
-    "BudgetExceeded": "sordino.ledger",
-    "Guarantee": "sordino.privacy.guarantee",
-    "Ledger": "sordino.ledger",
-    "Plan": "sordino.planning",
-    "PlanMismatchError": "sordino.errors",
-    "PrivacyWarning": "sordino.errors",
-    "PrivateClassifier": "sordino.models.estimators",
-    "PrivateRegressor": "sordino.models.estimators",
-    "PrivateSearch": "sordino.models.search",
-    "PublicData": "sordino.schedules.public",
-    "Result": "sordino.engine.train",
-    "RunKey": "sordino.engine.keys",
-    "Session": "sordino.engine.session",
-    "Snapshot": "sordino.engine.train",
-    "SordinoError": "sordino.errors",
-    "compare": "sordino.planning",
-    "compare_recipes": "sordino.comparison",
-    "compose": "sordino.privacy.guarantee",
-    "plan": "sordino.planning",
-    "train": "sordino.engine.train",
-}
-
-# Packages with a public surface of their own.
-_PACKAGES = ("audit", "federated", "parties")
-
-__all__ = ["__version__", *_PACKAGES, *_WHERE]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return import_module(f"sordino.{name}")
-    if name not in _WHERE:
-        raise AttributeError(f"module 'sordino' has no attribute {name!r}")
-    value = getattr(import_module(_WHERE[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    from sordino.planning import register as register
+    from sordino.privacy import Guarantee as Guarantee
+    from sordino.privacy import compose as compose
+else:
+    __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

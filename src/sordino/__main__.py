@@ -1,6 +1,6 @@
 """``python -m sordino`` is the command line."""
 
-from sordino.cli.main import main
+from sordino.app import main
 
 if __name__ == "__main__":
     main()

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sordino import Plan
-from sordino.audit import reference_plan
-from sordino.cli.main import app
+from sordino.app.cli._main import app
+from sordino.audit._plans import reference_plan
 
 
 def run(*arguments: object) -> Any:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from sordino.audit import largest_power, measured_curve
-from sordino.privacy.amplification import SampledGaussian
-from sordino.privacy.guarantee import Guarantee
+from sordino.audit._curves import largest_power, measured_curve
+from sordino.privacy._amplification import SampledGaussian
+from sordino.privacy._guarantee import Guarantee
 
 RATES = np.array([0.0, 1e-4, 0.01, 0.3, 0.9, 1.0])
 WORDS = {"adjacency": "zero-out", "unit": "example", "participation": "once"}

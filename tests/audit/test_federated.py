@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from sordino import SordinoError
-from sordino.audit.federated import ClientNeighbours, audit_client, reference_agreement
-from sordino.audit.whitebox import AuditResult
-from sordino.federated import client as client_module
-from sordino.federated.account import chain_cost
-from sordino.federated.agreement import Agreement
-from sordino.federated.client import Client, ClientState, Sent
-from sordino.federated.contribution import Contribution, LocalData
-from sordino.federated.messages import Reply, Request
+from sordino.audit._federated import ClientNeighbours, audit_client, reference_agreement
+from sordino.audit._whitebox import AuditResult
+from sordino.together.federated import _client as client_module
+from sordino.together.federated._account import chain_cost
+from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._client import Client, ClientState, SentMessage
+from sordino.together.federated._contribution import ClientEvaluator, LocalData
+from sordino.together.federated._messages import Reply, RoundRequest
 
 # Few messages and runs: at 99.9 % the interval is about a third of mu to either side.
 FEW = {"trials": 120}
@@ -134,12 +134,12 @@ def test_what_cannot_be_audited() -> None:
 
 def no_clip(patch: pytest.MonkeyPatch) -> Agreement:
     """Ten times the clip."""
-    terms = Contribution.terms
+    terms = ClientEvaluator.terms
 
-    def wide(self: Contribution, agreement: Agreement, t: Any) -> Any:
+    def wide(self: ClientEvaluator, agreement: Agreement, t: Any) -> Any:
         return terms(self, replace(agreement, clip=10 * agreement.clip), t)
 
-    patch.setattr(Contribution, "terms", wide)
+    patch.setattr(ClientEvaluator, "terms", wide)
     return short(schedule="uniform", mu=1.0)
 
 
@@ -156,7 +156,7 @@ def one_noise_for_all(patch: pytest.MonkeyPatch) -> Agreement:
 
 def taken_back_twice(patch: pytest.MonkeyPatch) -> Agreement:
     """s + y - 2 y_parent: an example comes back with twice the weight in every message."""
-    patch.setattr(client_module, "taken_back", lambda noise, leak: 2 * noise)
+    patch.setattr(client_module, "cancelled_draws", lambda noise, leak: 2 * noise)
     return short(schedule="uniform", mu=1.0)
 
 
@@ -164,7 +164,7 @@ def uncommitted_noise_as_well(patch: pytest.MonkeyPatch) -> Agreement:
     """The parent's noise is taken back, and that of the message before, committed or not."""
     message = Client.message
 
-    def more(self: Client, state: ClientState, request: Any, sent: Sent, *rest: Any) -> Any:
+    def more(self: Client, state: ClientState, request: Any, sent: SentMessage, *rest: Any) -> Any:
         values = message(self, state, request, sent, *rest)
         if sent.index > 1:
             values = values - self.noise(state, sent.index - 1)
@@ -242,7 +242,7 @@ def test_noise_that_is_bound_to_a_counter_only(monkeypatch: pytest.MonkeyPatch) 
     start = client.begin(bytes(32))
     digest, d = client.agreement.digest, client.agreement.parameters
     zero, far = np.zeros(d, np.float32), np.full(d, 5, np.float32)
-    requests = [Request(digest, 1, 3, point, zero, 0) for point in (zero, far)]
+    requests = [RoundRequest(digest, 1, 3, point, zero, 0) for point in (zero, far)]
 
     def difference() -> tuple[Any, Any]:
         values = []
@@ -256,7 +256,7 @@ def test_noise_that_is_bound_to_a_counter_only(monkeypatch: pytest.MonkeyPatch) 
     seen, data = difference()
     spread = np.sqrt(2 * client.agreement.variance)
     assert np.abs(seen - data).max() > spread / 100
-    monkeypatch.setattr(Sent, "binding", lambda self: self.index.to_bytes(8, "big"))
+    monkeypatch.setattr(SentMessage, "binding", lambda self: self.index.to_bytes(8, "big"))
     seen, data = difference()
     assert (seen == data).all()
 

@@ -12,9 +12,9 @@ from sklearn.metrics import roc_auc_score
 
 import sordino
 from sordino import Plan, PublicData, SordinoError, audit
-from sordino.audit.membership import AttackScores, area, confidences, lira_scores
-from sordino.losses import Logistic
-from sordino.privacy.guarantee import Guarantee
+from sordino.audit._membership import AttackScores, area, confidences, lira_scores
+from sordino.parts._losses import Logistic
+from sordino.privacy._guarantee import Guarantee
 
 WORDS = {"unit": "example", "participation": "once"}
 # Fewer rows than features: a model without privacy learns every label by heart.

@@ -14,14 +14,14 @@ import pytest
 
 import sordino
 from sordino import Plan, PlanMismatchError, SordinoError, audit
-from sordino.audit.onerun import FEWEST, _in_gradient_space, _in_input_space, flipped, scored
-from sordino.engine.keys import RunKey
-from sordino.engine.run import Run
-from sordino.errors import MissingExtraError
-from sordino.losses import Logistic
-from sordino.privacy.values import ClippedSum
-from sordino.rounding import sum_margin
-from sordino.streams.base import Stream
+from sordino._base.errors import MissingExtraError
+from sordino._base.keys import RunKey
+from sordino.audit._onerun import FEWEST, _in_gradient_space, _in_input_space, flipped, scored
+from sordino.engine._run import TrainingRun
+from sordino.parts._losses import Logistic
+from sordino.parts._rounding import sum_margin
+from sordino.parts.contributions._base import Evaluator
+from sordino.privacy._values import ClippedSum
 
 from ..contract.cases import logistic_data
 
@@ -132,7 +132,7 @@ ROOM = 2 * sum_margin(64)
 
 def silent_sum(plan: Plan, loss: Any, params: Any, data: Any) -> np.ndarray:
     """The clipped sum of the first step."""
-    run = Run(plan, loss, params, data, key=RunKey.from_insecure_seed(0))
+    run = TrainingRun(plan, loss, params, data, key=RunKey.from_insecure_seed(0))
     stream, (rows, valid) = run.program.stream, (run._data, run._valid)
     point = jax.tree.map(jnp.asarray, params)
     terms = {name: values[0] for name, values in run._schedule.terms.items()}
@@ -180,12 +180,12 @@ def test_coins_are_fair_and_from_the_operating_system(monkeypatch: pytest.Monkey
 
     thrown = flipped(4000)
     assert abs(thrown.mean() - 0.5) < 5 * 0.5 / math.sqrt(4000)
-    monkeypatch.setattr("sordino.audit.onerun.secrets.token_bytes", token_bytes)
+    monkeypatch.setattr("sordino.audit._onerun.secrets.token_bytes", token_bytes)
     assert flipped(512).sum() == 256
     assert asked == [512]
 
 
-class Sums(Stream):
+class Sums(Evaluator):
     clip = 0.5
 
     def contribution(

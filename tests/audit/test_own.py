@@ -13,13 +13,14 @@ import pytest
 
 import sordino
 from sordino import Plan, SordinoError, audit
-from sordino.audit import own, recording
-from sordino.audit.own import OwnNeighbours
-from sordino.engine import loop
-from sordino.engine.batches import public_order
-from sordino.losses import Logistic
-from sordino.privacy.values import ClippedSum
-from sordino.streams.base import Stream
+from sordino.audit import _own as own
+from sordino.audit import _recording as recording
+from sordino.audit._own import OwnNeighbours
+from sordino.engine import _loop as loop
+from sordino.parts._batches import public_order
+from sordino.parts._losses import Logistic
+from sordino.parts.contributions._base import Evaluator
+from sordino.privacy._values import ClippedSum
 
 from ..contract.cases import logistic_data
 
@@ -36,7 +37,7 @@ def make(name: str = "dp-memf", **options: Any) -> Plan:
 
 
 @dataclass(frozen=True)
-class Rows(Stream):
+class Rows(Evaluator):
     """``sum_i factor x_i y_i`` with rows clipped to `limit`; the declared clip is CLIP."""
 
     limit: float = CLIP
@@ -120,7 +121,8 @@ def test_a_row_that_takes_part_twice_is_found(monkeypatch: pytest.MonkeyPatch) -
             (data, valid),
         )
 
-    monkeypatch.setattr(loop, "_batch", batch)
+    for module in (loop, own):
+        monkeypatch.setattr(module, "batch_of_step", batch)
     pair = OwnNeighbours.of(plan, Rows(), START, rows)
     # It is in the batch before the last, and in the last one too.
     assert pair.example == public_order(plan.population)[-4]

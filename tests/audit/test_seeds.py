@@ -9,6 +9,7 @@ section 2.7).
 from __future__ import annotations
 
 import secrets
+import sys
 from typing import Any
 
 import jax
@@ -16,12 +17,12 @@ import numpy as np
 import pytest
 
 import sordino
-from sordino.audit import reference_plan
-from sordino.audit.recording import Recording
-from sordino.audit.whitebox import Neighbours
-from sordino.engine.keys import KEY_BYTES, RunKey
-from sordino.losses import Logistic
-from sordino.mechanisms.gaussian import standard_normal_rows
+from sordino._base.keys import KEY_BYTES, RunKey
+from sordino.audit._plans import reference_plan
+from sordino.audit._recording import Recording
+from sordino.audit._whitebox import Neighbours
+from sordino.parts._losses import Logistic
+from sordino.parts.mechanisms._gaussian import gaussian_key, standard_normal_rows
 
 from ..contract.cases import logistic_data
 
@@ -40,7 +41,7 @@ def first_release(world: Recording, key: RunKey) -> np.ndarray:
     """What the first step of a run with this key makes public: its noisy sum (d,)."""
     carry = world._carry
     inputs = world._schedule.inputs(0, 1, None)
-    from sordino.engine.loop import run_chunk
+    from sordino.engine._loop import run_chunk
 
     after = run_chunk(
         world.program,
@@ -49,7 +50,7 @@ def first_release(world: Recording, key: RunKey) -> np.ndarray:
         world._data,
         world._valid,
         world.plan.mechanism,
-        key.noise_key("gradient"),
+        gaussian_key(key, "gradient"),
         world._constants,
         inputs,
     )
@@ -82,7 +83,7 @@ def test_short_seeds_are_found_by_enumeration(
     pair: Neighbours, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """epsilon 0.1 is claimed, and yet one release tells for sure, in every run of either world."""
-    monkeypatch.setattr(RunKey, "noise_key", short_key)
+    monkeypatch.setattr(sys.modules[__name__], "gaussian_key", short_key)
     for i in range(RUNS):
         release = first_release(pair.worlds[i % 2], RunKey.fresh())
         assert enumerate_seeds(pair, release) == {i % 2}
@@ -112,13 +113,13 @@ def test_keys_are_wider_than_32_bits() -> None:
 def test_every_bit_of_the_secret_counts() -> None:
     """All 256 bits go into the noise key, which has 192: threefry's 64 and 128 that whiten it."""
     secret = secrets.token_bytes(KEY_BYTES)
-    base = jax.random.key_data(RunKey(secret).noise_key("gradient"))
+    base = jax.random.key_data(gaussian_key(RunKey(secret), "gradient"))
     assert base.size * base.dtype.itemsize == 24
     seen = {bytes(np.asarray(base).tobytes())}
     for bit in range(8 * KEY_BYTES):
         changed = bytearray(secret)
         changed[bit // 8] ^= 1 << bit % 8
-        data = jax.random.key_data(RunKey(bytes(changed)).noise_key("gradient"))
+        data = jax.random.key_data(gaussian_key(RunKey(bytes(changed)), "gradient"))
         seen.add(np.asarray(data).tobytes())
     assert len(seen) == 8 * KEY_BYTES + 1
 
@@ -131,7 +132,7 @@ def test_a_run_asks_the_operating_system_for_a_full_key(monkeypatch: pytest.Monk
         asked.append(count)
         return honest(count)
 
-    monkeypatch.setattr("sordino.engine.keys.secrets.token_bytes", counted)
+    monkeypatch.setattr("sordino._base.keys.secrets.token_bytes", counted)
     plan: Any = reference_plan("dp-gd")
     data, start = logistic_data(7, 3), np.zeros(3, np.float32)
     results = [sordino.train(plan, Logistic(), start, data) for _ in range(2)]

@@ -13,11 +13,11 @@ from scipy.stats import norm
 
 import sordino
 from sordino import SordinoError, audit
-from sordino.audit.intervals import best_epsilon_threshold, epsilon_of_event
-from sordino.audit.plans import affordable, miniature
-from sordino.planning import Plan
-from sordino.privacy.gdp import epsilon_from_mu
-from sordino.recipes import RECIPES
+from sordino.audit._intervals import best_epsilon_threshold, epsilon_of_event
+from sordino.audit._plans import affordable, miniature
+from sordino.planning._plans import Plan
+from sordino.planning.recipes import RECIPES
+from sordino.privacy._gdp import epsilon_from_mu
 
 from ..contract.cases import PLANNED
 

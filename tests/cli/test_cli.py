@@ -18,9 +18,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sordino import __version__
-from sordino.cli.main import app
-from sordino.models.schema import Schema
-from sordino.planning import Plan
+from sordino.app.cli._main import app
+from sordino.models._schema import Schema
+from sordino.planning._plans import Plan
 
 PLAN = ["plan", "dp-memf", "--examples", "1000", "--batch-size", "50", "--epochs", "2"]
 BUDGET = ["--epsilon", "1", "--delta", "1e-5"]
@@ -30,7 +30,7 @@ COMPARE = ["plan", "--compare", *PLAN[2:], *BUDGET]
 def sordino(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "sordino.cli.main", *map(str, arguments)],
+        [sys.executable, "-m", "sordino.app.cli._main", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -92,7 +92,7 @@ def test_light_commands_import_nothing_heavy(arguments: list[str]) -> None:
         "heavy = {'jax', 'numpy', 'scipy', 'pandas', 'sklearn', 'matplotlib', 'dp_accounting'}\n"
         "atexit.register(lambda: print('heavy:', sorted(heavy & set(sys.modules))))\n"
         f"sys.argv = ['sordino', *{arguments!r}]\n"
-        "from sordino.cli.main import main\n"
+        "from sordino.app.cli._main import main\n"
         "main()\n"
     )
     result = subprocess.run(
@@ -110,7 +110,7 @@ def test_version_and_module() -> None:
 
 
 def test_recipes_lists_them_all() -> None:
-    from sordino.recipes import RECIPES
+    from sordino.planning.recipes import RECIPES
 
     result = run("recipes")
     assert result.exit_code == 0
@@ -470,7 +470,7 @@ def test_errors_of_a_real_process_are_one_line(table: Path) -> None:
 def test_interruption_is_clean(table: Path, schema: Path, tmp_path: Path) -> None:
     command = training(table, "--schema", schema)
     process = subprocess.Popen(
-        [sys.executable, "-m", "sordino.cli.main", *map(str, command)],
+        [sys.executable, "-m", "sordino.app.cli._main", *map(str, command)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -17,10 +17,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from sordino.cli.main import app
-from sordino.federated.agreement import Agreement
-from sordino.privacy.guarantee import Guarantee
-from sordino.sites.folders import ClientSite
+from sordino.app.cli._main import app
+from sordino.privacy._guarantee import Guarantee
+from sordino.together.federated._agreement import Agreement
+from sordino.together.sites._folders import ClientSite
 
 pytest.importorskip("flwr")
 
@@ -163,7 +163,7 @@ def test_init_leaves_what_is_there_alone(here: Path) -> None:
         ({"model": "os:path"}, "give --schema for tables, or --model"),
         ({"schema": "nowhere.toml"}, "there is no schema at 'nowhere.toml'"),
         ({"schema": None, "model": "nowhere:model"}, "there is no model 'nowhere:model' here"),
-        ({"schema": None, "model": "os:path"}, "is not a sordino.sites.models.Model"),
+        ({"schema": None, "model": "os:path"}, "is not a sordino.together.sites.Model"),
         ({"clients": "a,a"}, "clients of different names"),
         ({"clients": "a,../b"}, "a client's name has up to 64 letters"),
         ({"rounds": 0}, "rounds must be a whole number of at least 1"),

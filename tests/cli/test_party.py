@@ -18,14 +18,14 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from sordino.cli.main import app
-from sordino.cli.party_simulation import free_ports
-from sordino.errors import SordinoError
-from sordino.keystore import KeyStore
-from sordino.ledger import Ledger
-from sordino.parties.consortium import Consortium, Partner
-from sordino.parties.journal import TurnRecord
-from sordino.sites.parties import PartySite
+from sordino._base.errors import SordinoError
+from sordino._base.keystore import KeyStore
+from sordino.app.cli._main import app
+from sordino.app.cli._party_simulation import free_ports
+from sordino.engine.ledger._ledger import Ledger
+from sordino.together.parties._consortium import Consortium, PartyCard
+from sordino.together.parties._journal import TurnRecord
+from sordino.together.sites._parties import PartySite
 
 NAMES = ("north", "south", "east")
 EACH = 60
@@ -171,7 +171,7 @@ def until(condition: Any, seconds: float = 240) -> None:
 def test_init_makes_keys_and_a_card(here: Path) -> None:
     result = run("init", "site", "--name", "north", "--examples", 60, "--host", "h.example")
     assert result.exit_code == 0, result.output
-    card = Partner.load(here / "site" / "party.json")
+    card = PartyCard.load(here / "site" / "party.json")
     assert (card.name, card.examples, card.host, card.port) == ("north", 60, "h.example", 7000)
     assert card.member.fingerprint in result.stdout
     assert "next: give site/party.json" in result.stdout
@@ -446,7 +446,7 @@ def test_a_model_that_nobody_confirmed_is_kept_and_said_to_be_so(
     other = Joined("south")
     try:
         with monkeypatch.context() as patched:
-            patched.setattr("sordino.parties.party.confirm", gone)
+            patched.setattr("sordino.together.parties._party.confirm", gone)
             result = join("north", wait=200)
         refused(result, "'south' closed the connection", code=1)
         said = " ".join(result.stderr.split())

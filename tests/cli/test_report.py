@@ -9,22 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sordino.accounting import guarantee_of
-from sordino.errors import SordinoError
-from sordino.planning import Plan, plan
-from sordino.privacy.guarantee import rounded_up
-from sordino.report import plots
-from sordino.report.html import render_report, write_report
-from sordino.report.measure import (
+from sordino._base.errors import SordinoError
+from sordino.planning._accounting import guarantee_of
+from sordino.planning._decide import plan
+from sordino.planning._plans import Plan
+from sordino.privacy._guarantee import rounded_up
+from sordino.report import _plots as plots
+from sordino.report._html import render_report, write_report
+from sordino.report._measure import (
     COVERED,
     NO_PRIVATE_DATA,
     NOT_COVERED,
-    Comparison,
     Measured,
+    ScoreTable,
     independent_counterpart,
     measured_noise,
 )
-from sordino.report.words import guessing
+from sordino.report._words import guessing
 
 HOSTILE = "\"><script>alert('x')</script>&amp;<img src=x onerror=y>"
 VOID = {"meta", "br", "img", "link", "hr", "input"}
@@ -76,13 +77,13 @@ def small() -> Plan:
     return plan("dp-memf", examples=400, batch_size=20, epochs=2, epsilon=1.0, delta=1e-4)
 
 
-def comparison() -> Comparison:
+def comparison() -> ScoreTable:
     rows = (
         Measured("private", 0.76, COVERED, "dp-memf"),
         Measured(HOSTILE, 0.77, NOT_COVERED, HOSTILE),
         Measured("majority", 0.5, NO_PRIVATE_DATA),
     )
-    return Comparison("accuracy", rows, 1000)
+    return ScoreTable("accuracy", rows, 1000)
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from sordino.cli.main import app
-from sordino.engine.checkpoint import read_identity, read_progress
-from sordino.keystore import KeyStore
-from sordino.ledger import Ledger
+from sordino._base.keystore import KeyStore
+from sordino.app.cli._main import app
+from sordino.engine._checkpoint import read_identity, read_progress
+from sordino.engine.ledger._ledger import Ledger
 
 EPOCHS = 600
 

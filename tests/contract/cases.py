@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 import sordino
-from sordino.audit.whitebox import Neighbours
-from sordino.engine.adaptive import AdaptiveRun
-from sordino.engine.keys import RunKey
-from sordino.engine.run import Run
-from sordino.planning import Plan
-from sordino.population import FIXED, POISSON, WITHOUT_REPLACEMENT
-from sordino.privacy.gdp import epsilon_from_mu
-from sordino.recipes import RECIPES
+from sordino._base.keys import RunKey
+from sordino.audit._whitebox import Neighbours
+from sordino.engine._adaptive import AdaptiveRun
+from sordino.engine._run import TrainingRun
+from sordino.parts._population import FIXED, POISSON, WITHOUT_REPLACEMENT
+from sordino.planning._plans import Plan
+from sordino.planning.recipes import RECIPES
+from sordino.privacy._gdp import epsilon_from_mu
 
 # Two epochs of four batches, the last one short: the smallest run with everything in it.
 EXAMPLES, BATCH, STEPS = 7, 2, 8
@@ -98,9 +98,11 @@ def logistic_data(n: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray
     return X.astype(np.float32), y
 
 
-def start_run(plan: Plan, *arguments: Any, key: RunKey, **options: Any) -> Run | AdaptiveRun:
+def start_run(
+    plan: Plan, *arguments: Any, key: RunKey, **options: Any
+) -> TrainingRun | AdaptiveRun:
     """A run as `train` starts it."""
-    kind = AdaptiveRun if is_adaptive(plan.recipe) else Run
+    kind = AdaptiveRun if is_adaptive(plan.recipe) else TrainingRun
     return kind(plan, *arguments, key=key, **options)
 
 

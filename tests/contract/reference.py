@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.planning import Plan
+from sordino.planning._plans import Plan
 
 Vector = np.ndarray
 # Gradients of all examples at one point, (examples, d).

@@ -13,13 +13,13 @@ import jax
 import numpy as np
 import pytest
 
-from sordino.audit.intervals import equivalent_mu, hockey_stick, separation
-from sordino.audit.recording import noise_keys
-from sordino.engine import adaptive
-from sordino.engine.adaptive import AdaptiveRun
-from sordino.engine.keys import RunKey
-from sordino.losses import LeastSquares, Logistic
-from sordino.planning import Plan
+from sordino._base.keys import RunKey
+from sordino.audit._intervals import equivalent_mu, hockey_stick, separation_interval
+from sordino.audit._recording import audit_noise_keys
+from sordino.engine import _adaptive as adaptive
+from sordino.engine._adaptive import AdaptiveRun
+from sordino.parts._losses import LeastSquares, Logistic
+from sordino.planning._plans import Plan
 
 from .cases import EXAMPLES, NAMES, is_adaptive, logistic_data, make
 
@@ -41,7 +41,7 @@ def priced_queries(
 ) -> list[tuple[tuple[Any, ...], float]]:
     """The arguments of every noisy gradient of one run, and the mu^2 that was paid for it."""
     queries: list[tuple[tuple[Any, ...], float]] = []
-    honest, paid = adaptive.noisy_gradient, adaptive.Budget.spend
+    honest, paid = adaptive.noisy_gradient, adaptive.PrivacyFilter.spend
     prices: list[float] = []
 
     def spend(self: Any, sigma: float, kappa: float = 1) -> None:
@@ -55,7 +55,7 @@ def priced_queries(
         queries.append((arguments, prices[-1]))
         return honest(*arguments)
 
-    monkeypatch.setattr(adaptive.Budget, "spend", spend)
+    monkeypatch.setattr(adaptive.PrivacyFilter, "spend", spend)
     monkeypatch.setattr(adaptive, "noisy_gradient", query)
     key = RunKey.from_insecure_seed(0)
     run = AdaptiveRun(plan, LeastSquares(), np.zeros(3, np.float32), canary_data(1.0), key=key)
@@ -95,11 +95,13 @@ def test_every_gradient_is_worth_its_price(
         released = []
         for world, factor in enumerate((without, 1.0)):
             data, valid = stream.prepare(canary_data(factor), np.ones(EXAMPLES, np.float32))
-            values = many(params, data, valid, std, noise_keys(world, 0, RUNS), index)
+            values = many(params, data, valid, std, audit_noise_keys(world, 0, RUNS), index)
             # The canary's gradient has two equal coordinates.
             released.append(np.asarray(values, np.float64)[:, :2].sum(axis=1))
         zero, having = released
-        low, _, high = separation(having.mean(), zero.mean(), having.var(), zero.var(), RUNS, 0.999)
+        low, _, high = separation_interval(
+            having.mean(), zero.mean(), having.var(), zero.var(), RUNS, 0.999
+        )
         assert low <= np.sqrt(price)
         assert high >= 0.9 * np.sqrt(price)
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from sordino.audit.canary import Canary
-from sordino.audit.intervals import equivalent_mu, hockey_stick, proportion, separation
-from sordino.audit.recording import noise_keys, run_key, secret_batches
-from sordino.audit.whitebox import Neighbours
-from sordino.engine.batches import batch_indices
-from sordino.privacy.gdp import delta_from_mu
+from sordino.audit._canary import Canary
+from sordino.audit._intervals import equivalent_mu, hockey_stick, proportion, separation_interval
+from sordino.audit._recording import audit_key, audit_noise_keys, secret_batches
+from sordino.audit._whitebox import Neighbours
+from sordino.parts._batches import batch_indices
+from sordino.parts.mechanisms._gaussian import gaussian_key
+from sordino.privacy._gdp import delta_from_mu
 
 from .cases import PLANNED, audited
 
@@ -24,7 +25,7 @@ def test_a_separation_is_covered_as_often_as_stated() -> None:
     b = rng.normal(0.0, 1.0, size=(2000, runs))
     missed = 0
     for x, y in zip(a, b, strict=True):
-        low, estimate, high = separation(x.mean(), y.mean(), x.var(), y.var(), runs, 0.9)
+        low, estimate, high = separation_interval(x.mean(), y.mean(), x.var(), y.var(), runs, 0.9)
         assert low < estimate < high
         missed += not low <= mu <= high
     assert abs(missed / 2000 - 0.1) < 5 * np.sqrt(0.09 / 2000)
@@ -56,11 +57,11 @@ def test_deltas_and_mus_belong_together() -> None:
 
 def test_keys_and_batches_are_those_of_a_run() -> None:
     population = audited("dp-sgd").population
-    keys = jax.random.key_data(noise_keys(3, 5, 4))
+    keys = jax.random.key_data(audit_noise_keys(3, 5, 4))
     indices, mask = secret_batches(population, 3, 5, 4, 2, 6)
     for i in range(4):
-        key = run_key(3, 5 + i)
-        assert np.array_equal(keys[i], jax.random.key_data(key.noise_key("gradient")))
+        key = audit_key(3, 5 + i)
+        assert np.array_equal(keys[i], jax.random.key_data(gaussian_key(key, "gradient")))
         own, present = batch_indices(population, key, 2, 6)
         for t in range(6):
             taken = indices[i, t][mask[i, t] > 0]

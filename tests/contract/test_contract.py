@@ -21,12 +21,12 @@ import pytest
 
 import sordino
 from sordino import Plan, PlanMismatchError, SordinoError
-from sordino.audit.canary import DIMENSIONS, PLANE, Canary
-from sordino.audit.whitebox import Neighbours, planned_precision
-from sordino.engine.batches import batch_indices, public_order
-from sordino.engine.keys import RunKey
-from sordino.losses import LeastSquares, Logistic
-from sordino.recipes import RECIPES
+from sordino._base.keys import RunKey
+from sordino.audit._canary import DIMENSIONS, PLANE, Canary
+from sordino.audit._whitebox import Neighbours, planned_precision
+from sordino.parts._batches import batch_indices, public_order
+from sordino.parts._losses import LeastSquares, Logistic
+from sordino.planning.recipes import RECIPES
 
 from ..privacy.brute_force import best_vectors, fixed_patterns, fresh_patterns
 from . import reference
@@ -61,7 +61,7 @@ def noising_matrices(plan: Plan) -> np.ndarray:
     mechanism, T, channels = plan.mechanism, plan.population.steps, plan.contribution.channels
     eye = jnp.tile(jnp.eye(T, dtype=jnp.float32), (1, channels))
     state, blocks = mechanism.start(channels * T), []
-    for first, end in zip((0, *mechanism.breaks), (*mechanism.breaks, T), strict=True):
+    for first, end in zip((0, *mechanism.boundaries), (*mechanism.boundaries, T), strict=True):
         rows, state = mechanism.rows(
             state,
             lambda begin, count: jax.lax.dynamic_slice_in_dim(eye, begin, count),
@@ -129,7 +129,7 @@ def test_the_stated_mu_is_the_brute_force_one(name: str, sampling: str, mechanis
     assert upper <= stated * (1 + 1e-9) or plan.guarantee.analysis == "amplified"
     if plan.guarantee.analysis == "exact":
         assert stated == pytest.approx(found, rel=2e-5)
-    if not plan.contribution.attained:
+    if not plan.contribution.bound_is_tight:
         assert stated == pytest.approx(upper, rel=2e-5)
 
 
@@ -472,15 +472,15 @@ KILLED = """
 import os, pickle, sys, time
 import jax, numpy as np
 import sordino
-from sordino.engine.keys import RunKey
-from sordino.engine.run import Run
-from sordino.losses import Logistic
+from sordino._base.keys import RunKey
+from sordino.engine._run import TrainingRun
+from sordino.parts._losses import Logistic
 
 folder, pause = sys.argv[1], float(sys.argv[2])
 plan = sordino.Plan.load(os.path.join(folder, "plan.json"))
 X, y = np.load(os.path.join(folder, "X.npy")), np.load(os.path.join(folder, "y.npy"))
 key = RunKey(bytes.fromhex(open(os.path.join(folder, "key")).read()))
-run = Run(plan, Logistic(), np.zeros(X.shape[1], np.float32), (X, y), key=key, watched=True)
+run = TrainingRun(plan, Logistic(), np.zeros(X.shape[1], np.float32), (X, y), key=key, watched=True)
 state = os.path.join(folder, "released")
 if os.path.exists(state):
     with open(state, "rb") as file:

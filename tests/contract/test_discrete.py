@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from sordino import Plan, SordinoError
-from sordino.audit import recording
-from sordino.audit.whitebox import Neighbours
-from sordino.engine import loop
-from sordino.engine.keys import RunKey
-from sordino.engine.run import Run
-from sordino.losses import Logistic
-from sordino.mechanisms.lattice import LatticeNoise
-from sordino.recipes import RECIPES
-from sordino.streams import gradient
+from sordino._base.keys import RunKey
+from sordino.audit import _recording as recording
+from sordino.audit._whitebox import Neighbours
+from sordino.engine import _loop as loop
+from sordino.engine._run import TrainingRun
+from sordino.parts._losses import Logistic
+from sordino.parts.contributions import _gradient as gradient
+from sordino.parts.mechanisms._lattice import LatticeNoise
+from sordino.planning.recipes import RECIPES
 
 from .cases import EXAMPLES, PRIVATE, audited, logistic_data, make
 
@@ -64,13 +64,13 @@ def test_every_recipe_resumes_and_survives_as_json(name: str) -> None:
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
     X, y = logistic_data(EXAMPLES, 4)
     options: dict[str, Any] = {"key": RunKey.from_insecure_seed(1), "watched": True}
-    whole = Run(plan, Logistic(), np.zeros(4, np.float32), (X, y), **options)
+    whole = TrainingRun(plan, Logistic(), np.zeros(4, np.float32), (X, y), **options)
     stops = []
     while not whole.finished:
         whole.advance()
         stops.append(whole.released())
     stop = jax.tree.map(np.asarray, stops[len(stops) // 2])
-    again = Run(plan, Logistic(), np.zeros(4, np.float32), (X, y), **options)
+    again = TrainingRun(plan, Logistic(), np.zeros(4, np.float32), (X, y), **options)
     again.restore(stop)
     while not again.finished:
         again.advance()

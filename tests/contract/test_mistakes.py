@@ -11,13 +11,13 @@ import pytest
 
 import sordino
 from sordino import PlanMismatchError, RunKey, SordinoError
-from sordino.engine.run import Run
-from sordino.engine.session import Session
-from sordino.influence import influence_by_gradient, influence_by_retraining
-from sordino.losses import LeastSquares, Logistic
-from sordino.privacy.values import ClippedSum
-from sordino.streams.base import Stream
-from sordino.streams.gradient import GradientStream
+from sordino.engine._run import TrainingRun
+from sordino.engine._session import Session
+from sordino.engine.influence._estimate import influence_by_gradient, influence_by_retraining
+from sordino.parts._losses import LeastSquares, Logistic
+from sordino.parts.contributions._base import Evaluator
+from sordino.parts.contributions._gradient import VmapEvaluator
+from sordino.privacy._values import ClippedSum
 
 from .cases import BATCH, EXAMPLES, logistic_data, make, start_run
 
@@ -76,7 +76,7 @@ def test_a_key_is_not_spent_by_a_run_that_is_refused() -> None:
     sordino.train(make("dp-memf", noise_multiplier=1.0), Logistic(), START, DATA, run_key=key)
 
 
-class Constant(Stream):
+class Constant(Evaluator):
     """Everybody adds a vector of norm 0.5."""
 
     def contribution(
@@ -108,7 +108,7 @@ def test_a_stream_with_an_undeclared_clip() -> None:
     sordino.train(plan, Declared(), START, DATA)
 
 
-class Disguised(GradientStream):
+class Disguised(VmapEvaluator):
     """Clips nothing, and looks like a built-in stream."""
 
     def contribution(
@@ -178,7 +178,7 @@ def test_a_row_twice_in_a_batch_or_beyond_the_data() -> None:
 
 def test_a_state_of_another_run() -> None:
     X, y = logistic_data(EXAMPLES, FEATURES)
-    run = Run(
+    run = TrainingRun(
         make("dp-memf", noise_multiplier=1.0),
         Logistic(),
         START,

@@ -15,17 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sordino.audit import recording
-from sordino.audit.whitebox import AuditResult, Neighbours
-from sordino.engine import batches, loop
-from sordino.engine.keys import RunKey
-from sordino.engine.run import Run
-from sordino.losses import Logistic
-from sordino.mechanisms import parallel
-from sordino.mechanisms.gaussian import standard_normal_rows
-from sordino.mechanisms.tree import Tree
-from sordino.planning import Plan
-from sordino.streams import gradient, rules
+from sordino._base.keys import RunKey
+from sordino.audit import _recording as recording
+from sordino.audit._whitebox import AuditResult, Neighbours
+from sordino.engine import _loop as loop
+from sordino.engine._run import TrainingRun
+from sordino.parts import _batches as batches
+from sordino.parts._losses import Logistic
+from sordino.parts.contributions import _gradient as gradient
+from sordino.parts.contributions import _rules as rules
+from sordino.parts.mechanisms import _parallel as parallel
+from sordino.parts.mechanisms._gaussian import standard_normal_rows
+from sordino.parts.mechanisms._tree import Tree
+from sordino.planning._plans import Plan
 
 from .cases import EXAMPLES, audited, logistic_data, make
 
@@ -157,13 +159,13 @@ def rows_by_the_wrong_index(patch: pytest.MonkeyPatch) -> None:
 
 def every_other_batch_twice(patch: pytest.MonkeyPatch) -> None:
     """Slots 0, 0, 2, 2: the examples of the first take part in the second step as well."""
-    honest = loop._batch
+    honest = loop.batch_of_step
 
     def batch(program: Any, data: Any, valid: Any, constants: Any, inputs: Any) -> Any:
         repeated = inputs._replace(step=inputs.step - inputs.step % 2)
         return honest(program, data, valid, constants, repeated)
 
-    patch.setattr(loop, "_batch", batch)
+    patch.setattr(loop, "batch_of_step", batch)
 
 
 def batches_twice_as_likely(patch: pytest.MonkeyPatch) -> None:
@@ -257,7 +259,7 @@ class Watcher:
         self.plan = make(name, noise_multiplier=1.0, **options)
         X, y = logistic_data(EXAMPLES, 4)
         self.start = np.zeros(4, np.float32)
-        self.run = Run(
+        self.run = TrainingRun(
             self.plan,
             Logistic(),
             self.start,

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 import sordino
-from sordino import SordinoError, recipes, registry
-from sordino.recipes import Recipe
-from sordino.streams import contributions
+from sordino import SordinoError
+from sordino.parts.contributions import _contributions as contributions
+from sordino.planning import _registry as registry
+from sordino.planning import recipes
+from sordino.planning.recipes import Recipe
 
 from . import cases, reference, test_contract
 
@@ -127,7 +129,7 @@ def test_what_cannot_be_registered(changes: dict[str, Any], contribution: Any, w
 @pytest.mark.usefixtures("own_recipes")
 def test_nobody_takes_the_place_of_a_stream_of_the_library() -> None:
     """Otherwise dp-sgd, or a plan read from a file, would promise what somebody else's class does."""
-    before, kinds = dict(recipes.STREAMS), dict(contributions._KINDS)
+    before, kinds = dict(recipes.STREAMS), dict(contributions.KINDS)
     taken = recipe(name="dp-other", stream=recipes.recipe_named("dp-sgd").stream)
     with pytest.raises(SordinoError, match="another stream"):
         registry.register(taken, contribution=own.Normalized)
@@ -137,7 +139,7 @@ def test_nobody_takes_the_place_of_a_stream_of_the_library() -> None:
     with pytest.raises(SordinoError, match="another contribution"):
         registry.register(recipe(name="dp-third"), contribution=double)
     assert dict(recipes.STREAMS) == before
-    assert kinds == contributions._KINDS
+    assert kinds == contributions.KINDS
 
 
 def test_the_example_is_short_and_gone_after_a_test() -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 import sordino
-from sordino.engine.keys import RunKey
-from sordino.ledger import Ledger
-from sordino.losses import Logistic
-from sordino.recipes import recipe_named
+from sordino._base.keys import RunKey
+from sordino.engine.ledger._ledger import Ledger
+from sordino.parts._losses import Logistic
+from sordino.planning.recipes import recipe_named
 
 ROWS, FEATURES = 600, 6
 KEY = RunKey(hashlib.sha256(b"a key for tests").digest())
@@ -64,7 +64,7 @@ def run(folder: Path, recipe: str) -> None:
 
 
 if __name__ == "__main__":
-    from sordino.engine.compilation import compilation_cache
+    from sordino.engine._compilation import compilation_cache
 
     with compilation_cache():
         run(Path(sys.argv[1]), sys.argv[2])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import sordino
-from sordino.planning import Plan
+from sordino.planning._plans import Plan
 
 MECHANISMS = ("independent", "blt", "banded", "toeplitz", "dense", "tree")
 # A draw of this size is lost in float32: "no noise" for a plan, which insists on some.

@@ -81,7 +81,7 @@ def start(folder: Path, recipe: str) -> int:
         return child
     status = 1
     try:
-        from sordino.engine.compilation import compilation_cache
+        from sordino.engine._compilation import compilation_cache
 
         with compilation_cache():
             run(folder, recipe)

@@ -12,24 +12,24 @@ import numpy as np
 import pytest
 
 import sordino
-from sordino.accounting import FLOAT32_MARGIN
-from sordino.engine import adaptive
-from sordino.engine.adaptive import LEVELS, AdaptiveRun, clipped_losses
-from sordino.engine.entry import as_records
-from sordino.engine.keys import RunKey
-from sordino.errors import PlanMismatchError, SordinoError
-from sordino.losses import LeastSquares, Logistic, NonconvexLogistic
-from sordino.planning import Plan
-from sordino.privacy.budget import UNIT_BITS
-from sordino.privacy.conversions import zcdp_from_epsilon_delta
-from sordino.privacy.gdp import mu_from_epsilon_delta
-from sordino.privacy.noisy_min import mu_of_pure
-from sordino.schedules.adaptive import AdaptiveBudget
-from sordino.schedules.base import schedule_from_json
-from sordino.streams.base import Stream
-from sordino.streams.gradient import GradientStream
-from sordino.streams.linear import LinearGradientStream
-from sordino.streams.rules import GradientRule
+from sordino._base.errors import PlanMismatchError, SordinoError
+from sordino._base.keys import RunKey
+from sordino.engine import _adaptive as adaptive
+from sordino.engine._adaptive import LEVELS, AdaptiveRun, clipped_losses
+from sordino.engine._entry import as_records
+from sordino.parts._losses import LeastSquares, Logistic, NonconvexLogistic
+from sordino.parts.contributions._base import Evaluator
+from sordino.parts.contributions._gradient import VmapEvaluator
+from sordino.parts.contributions._linear import LinearEvaluator
+from sordino.parts.contributions._rules import GradientRule
+from sordino.parts.schedules._adaptive import AdaptiveBudget
+from sordino.parts.schedules._base import schedule_from_json
+from sordino.planning._accounting import FLOAT32_MARGIN
+from sordino.planning._plans import Plan
+from sordino.privacy._budget import UNIT_BITS
+from sordino.privacy._conversions import zcdp_from_epsilon_delta
+from sordino.privacy._gdp import mu_from_epsilon_delta
+from sordino.privacy._noisy_min import mu_of_pure
 from tests.engine.helpers import binary
 
 N, D = 400, 3
@@ -342,7 +342,7 @@ def test_one_example_changes_a_loss_sum_by_at_most_its_clip() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 2)).astype(np.float32) * 1000
     X[:4] = [[np.nan, 0], [np.inf, np.inf], [0, 1], [-1, -1]]
-    stream = GradientStream(nasty, GradientRule())
+    stream = VmapEvaluator(nasty, GradientRule())
     w, u = np.ones(1, np.float32), np.ones(1, np.float32)
     sizes = np.linspace(0, 2, 5).astype(np.float32)
 
@@ -363,7 +363,7 @@ def test_one_example_changes_a_loss_sum_by_at_most_its_clip() -> None:
 
 def test_loss_sums_are_exact() -> None:
     X, y = binary(N, D)
-    stream = LinearGradientStream(Logistic(), GradientRule())
+    stream = LinearEvaluator(Logistic(), GradientRule())
     data, valid = stream.prepare(as_records((X, y)), jnp.ones(N))
     u = np.array([-1.0, 0.5, 0.0], np.float32)
     sizes = np.linspace(0, 2, 21).astype(np.float32)
@@ -423,7 +423,7 @@ def test_other_recipes_do_not_take_an_adaptive_budget() -> None:
             sordino.plan(recipe, schedule=small, batch_size=20, **request)
 
 
-class OwnStream(Stream):
+class OwnStream(Evaluator):
     clip = 1.0
 
     def contribution(self, *arguments: Any) -> Any:

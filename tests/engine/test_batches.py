@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sordino.engine import batches
-from sordino.engine.batches import BLOCK, batch_indices, poisson_width, public_order
-from sordino.engine.keys import RunKey
-from sordino.population import Population
+from sordino._base.keys import RunKey
+from sordino.parts import _batches as batches
+from sordino.parts._batches import BLOCK, batch_indices, poisson_width, public_order
+from sordino.parts._population import Population
 
 KEY = RunKey.from_insecure_seed(0)
 

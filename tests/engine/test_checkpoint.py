@@ -17,7 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sordino
-from sordino.engine.checkpoint import (
+from sordino._base.errors import PlanMismatchError, SordinoError
+from sordino._base.keys import RunKey
+from sordino._base.keystore import KeyStore
+from sordino.engine._checkpoint import (
     MAGIC,
     Checkpoint,
     read_checkpoint,
@@ -25,13 +28,11 @@ from sordino.engine.checkpoint import (
     read_progress,
     write_checkpoint,
 )
-from sordino.engine.keys import RunKey
-from sordino.engine.recovery import RUNS, SHARE, Recovery, forget
-from sordino.engine.run import Run
-from sordino.errors import PlanMismatchError, SordinoError
-from sordino.keystore import KeyStore
-from sordino.ledger import BudgetExceeded, Ledger
-from sordino.losses import Logistic
+from sordino.engine._recovery import RUNS, SHARE, Recovery, forget
+from sordino.engine._run import TrainingRun
+from sordino.engine.ledger._composition import BudgetExceeded
+from sordino.engine.ledger._ledger import Ledger
+from sordino.parts._losses import Logistic
 
 N, D = 240, 4
 
@@ -238,7 +239,7 @@ def test_an_adaptive_run_goes_on(tmp_path: Path) -> None:
 def test_checkpoints_are_spaced_by_time_and_cost(tmp_path: Path) -> None:
     X, y = data()
     key, now = RunKey.fresh(), [0.0]
-    run = Run(plan(), loss, START, (X, y), key=key, checkpointed=True)
+    run = TrainingRun(plan(), loss, START, (X, y), key=key, checkpointed=True)
     recovery = Recovery(tmp_path / "run", key, seconds=10.0, clock=lambda: now[0])
     recovery.begin(run, {})
     steps = []
@@ -261,7 +262,7 @@ def test_checkpoints_are_spaced_by_time_and_cost(tmp_path: Path) -> None:
 def test_a_clock_that_goes_backwards_costs_no_checkpoint_at_the_end(tmp_path: Path) -> None:
     X, y = data()
     key, now = RunKey.fresh(), [1e6]
-    run = Run(plan(), loss, START, (X, y), key=key, checkpointed=True)
+    run = TrainingRun(plan(), loss, START, (X, y), key=key, checkpointed=True)
     recovery = Recovery(tmp_path / "run", key, clock=lambda: now[0])
     recovery.begin(run, {})
     while not run.finished:

@@ -13,23 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from sordino.losses import LeastSquares, LinearLoss, Logistic, Softmax
-from sordino.privacy.values import ClippedSum
-from sordino.streams.base import Stream
-from sordino.streams.contributions import (
+from sordino.parts._losses import LeastSquares, LinearLoss, Logistic, Softmax
+from sordino.parts.contributions._base import Evaluator
+from sordino.parts.contributions._contributions import (
     Anchored,
     Contribution,
     Gradient,
+    GradientPair,
     Lagged,
-    Pair,
     Recursive,
     TwoClip,
     WeightedGradient,
     WeightedRecursive,
     contribution_from_json,
 )
-from sordino.streams.gradient import GradientStream
-from sordino.streams.linear import LinearGradientStream
+from sordino.parts.contributions._gradient import VmapEvaluator
+from sordino.parts.contributions._linear import LinearEvaluator
+from sordino.privacy._values import ClippedSum
 
 LOSSES = {"logistic": Logistic(), "softmax": Softmax(3), "least squares": LeastSquares()}
 CONTRIBUTIONS = (
@@ -38,24 +38,24 @@ CONTRIBUTIONS = (
     Recursive(0.7, 0.4),
     WeightedRecursive(0.7),
     TwoClip(0.7, 0.05, 0.2),
-    Pair(0.7),
+    GradientPair(0.7),
     Lagged(0.7, 0.05, 0.2, 3),
     Anchored(0.7, 0.05, 0.2, 3, 0.1),
 )
 hostile = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 
-def streams(loss: LinearLoss, made: Contribution) -> tuple[Stream, ...]:
+def streams(loss: LinearLoss, made: Contribution) -> tuple[Evaluator, ...]:
     rule = made.rule()
     return (
-        LinearGradientStream(loss, rule),
-        GradientStream(loss, rule),
-        GradientStream(loss, rule, 8),
+        LinearEvaluator(loss, rule),
+        VmapEvaluator(loss, rule),
+        VmapEvaluator(loss, rule, 8),
     )
 
 
 def contribution(
-    stream: Stream, made: Contribution, walk: list[Any], data: Any, mask: Any, step: int
+    stream: Evaluator, made: Contribution, walk: list[Any], data: Any, mask: Any, step: int
 ) -> list[np.ndarray]:
     """The channels of step `step` on a walk of parameters."""
     prepared, valid = stream.prepare(data, mask)

@@ -13,12 +13,12 @@ import pytest
 
 import sordino
 from sordino import Plan, SordinoError
-from sordino.engine.keys import RunKey
-from sordino.engine.run import Run, lattice_noise
-from sordino.losses import Logistic
-from sordino.privacy.values import ClippedSum
-from sordino.streams.base import Stream
-from sordino.updates.base import Update
+from sordino._base.keys import RunKey
+from sordino.engine._run import TrainingRun, lattice_noise
+from sordino.parts._losses import Logistic
+from sordino.parts.contributions._base import Evaluator
+from sordino.parts.updates._base import Update
+from sordino.privacy._values import ClippedSum
 
 N, D, STEPS = 60, 5, 12
 KEY = RunKey.from_insecure_seed(4)
@@ -78,7 +78,7 @@ def estimates(plan: Plan, key: RunKey, quiet: bool = False) -> np.ndarray:
     """Every released estimate (steps, d) at fixed parameters."""
     # Short rows: sums and noise are then below 2^24 steps, which float32 holds in full.
     X, y = data()
-    run = Run(plan, Logistic(), np.zeros(D, np.float32), (X * 2.0**-10, y), key=key)
+    run = TrainingRun(plan, Logistic(), np.zeros(D, np.float32), (X * 2.0**-10, y), key=key)
     run.program = dataclasses.replace(run.program, update=Noting())
     run._carry = run._carry._replace(update_state=jnp.zeros((STEPS, D)))
     if quiet:
@@ -110,20 +110,22 @@ def test_runs_resume_bit_for_bit_whatever_the_driver(plan: Plan) -> None:
     for driver in ("scan", "steps"):
         options: dict[str, Any] = {"key": KEY, "driver": driver, "watched": True}
         start = np.zeros(D, np.float32)
-        whole = Run(plan, log_loss, start, data(), **options)
+        whole = TrainingRun(plan, log_loss, start, data(), **options)
         stops = []
         while not whole.finished:
             whole.advance()
             stops.append(whole.released())
         results[driver] = np.asarray(whole.output())
         for stop in (stops[0], stops[len(stops) // 2], stops[-2]):
-            again = Run(plan, log_loss, start, data(), **options)
+            again = TrainingRun(plan, log_loss, start, data(), **options)
             again.restore(jax.tree.map(np.asarray, stop))
             while not again.finished:
                 again.advance()
             np.testing.assert_array_equal(np.asarray(again.output()), results[driver])
     np.testing.assert_allclose(results["scan"], results["steps"], rtol=1e-4, atol=1e-5)
-    other = Run(plan, log_loss, np.zeros(D, np.float32), data(), key=RunKey.from_insecure_seed(5))
+    other = TrainingRun(
+        plan, log_loss, np.zeros(D, np.float32), data(), key=RunKey.from_insecure_seed(5)
+    )
     while not other.finished:
         other.advance()
     assert not np.array_equal(np.asarray(other.output()), results["scan"])
@@ -191,7 +193,7 @@ def test_broken_records_add_nothing() -> None:
     np.testing.assert_array_equal(*found)
 
 
-class Own(Stream):
+class Own(Evaluator):
     clip = 0.5
 
     def contribution(self, *arguments: Any) -> ClippedSum:
@@ -256,7 +258,7 @@ def test_a_budget_is_met_and_the_distance_is_in_it(sampling: str) -> None:
 
 def test_a_large_distance_is_paid_for() -> None:
     """Calibration leaves room for it: with a coarse lattice the noise is larger."""
-    from sordino.accounting import calibrated_noise
+    from sordino.planning._accounting import calibrated_noise
 
     plan = planned(noise_multiplier=None, epsilon=1.0, delta=1e-5)
     setting = {

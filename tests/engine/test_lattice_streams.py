@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sordino.losses import Logistic, Softmax
-from sordino.streams.gradient import GradientStream
-from sordino.streams.lattice import lattice_bounds, sum_of_squares, to_lattice
-from sordino.streams.linear import LinearGradientStream
-from sordino.streams.rules import PLAIN
+from sordino.parts._losses import Logistic, Softmax
+from sordino.parts.contributions._gradient import VmapEvaluator
+from sordino.parts.contributions._lattice import lattice_bounds, sum_of_squares, to_lattice
+from sordino.parts.contributions._linear import LinearEvaluator
+from sordino.parts.contributions._rules import PLAIN
 
 ROUND = jax.jit(to_lattice)
 
@@ -124,16 +124,16 @@ def test_linear_and_general_streams_make_the_same_whole_sums(classes: int) -> No
         return loss.value(loss.logits(p, x[None]), t[None])[0]
 
     step = 2.0**-20
-    closed = LinearGradientStream(loss, PLAIN, lattice=True)
-    general = summing(GradientStream(one, PLAIN, lattice=True), (X, y), step)
+    closed = LinearEvaluator(loss, PLAIN, lattice=True)
+    general = summing(VmapEvaluator(one, PLAIN, lattice=True), (X, y), step)
     linear = summing(closed, (X, y), step)
     found, expected = linear(params, mask), general(params, mask)
     assert found.dtype == expected.dtype == np.int32
     # Gradients differ in their last float32 digits, so entries of each example by a step at most.
     assert np.abs(found - expected).max() <= n
-    plain = summing(LinearGradientStream(loss, PLAIN), (X, y), step)(params, mask)
+    plain = summing(LinearEvaluator(loss, PLAIN), (X, y), step)(params, mask)
     assert np.abs(found * step - plain).max() <= n * (step + 1e-5)
-    micro = summing(GradientStream(one, PLAIN, 7, lattice=True), (X, y), step)(params, mask)
+    micro = summing(VmapEvaluator(one, PLAIN, 7, lattice=True), (X, y), step)(params, mask)
     assert np.abs(micro - expected).max() <= n
     # One example: the bound in exact integers, for every row.
     for stream in (general, linear):

@@ -9,13 +9,18 @@ import pytest
 from scipy import stats
 
 import sordino
-from sordino.engine.keys import RunKey
-from sordino.mechanisms.base import mechanism_from_json
-from sordino.mechanisms.catalogue import fit_mechanism
-from sordino.mechanisms.gaussian import KEY_WORDS, noise_keys, standard_normal_rows
-from sordino.mechanisms.workloads import Workload
-from sordino.planning import Plan
-from sordino.privacy.participation import FixedBatches
+from sordino._base.keys import RunKey
+from sordino.parts.mechanisms._base import mechanism_from_json
+from sordino.parts.mechanisms._catalogue import fit_mechanism
+from sordino.parts.mechanisms._gaussian import (
+    KEY_WORDS,
+    gaussian_key,
+    standard_normal_rows,
+    threefry_keys,
+)
+from sordino.parts.mechanisms._workloads import Workload
+from sordino.planning._plans import Plan
+from sordino.privacy._participation import FixedBatches
 
 from .helpers import MECHANISMS
 
@@ -111,12 +116,12 @@ def test_predicted_workload_error_is_the_materialised_one(mechanism: str) -> Non
 
 
 def test_rows_depend_on_key_and_step_only() -> None:
-    key = RunKey.from_insecure_seed(1).noise_key("gradient")
+    key = gaussian_key(RunKey.from_insecure_seed(1), "gradient")
     whole = np.asarray(standard_normal_rows(key, 0, 50, 7))
     for first, count in [(0, 1), (13, 5), (49, 1)]:
         part = np.asarray(standard_normal_rows(key, first, count, 7))
         assert np.array_equal(part, whole[first : first + count])
-    other = RunKey.from_insecure_seed(1).noise_key("another stream")
+    other = gaussian_key(RunKey.from_insecure_seed(1), "another stream")
     assert not np.array_equal(whole, np.asarray(standard_normal_rows(other, 0, 50, 7)))
     assert len(np.unique(whole)) == whole.size
 
@@ -125,7 +130,7 @@ def test_draws_are_standard_normal() -> None:
     """Kolmogorov-Smirnov over 8 keys (false alarm 1e-4), moments, and independence of neighbours."""
     values = []
     for seed in range(8):
-        key = RunKey.from_insecure_seed(seed).noise_key("gradient")
+        key = gaussian_key(RunKey.from_insecure_seed(seed), "gradient")
         x = np.asarray(standard_normal_rows(key, 1000 * seed, 101, 997), np.float64)
         values.append(x.ravel())
         n = x.size
@@ -143,7 +148,7 @@ def test_draws_are_standard_normal() -> None:
 
 def test_tails_reach_nine_standard_deviations(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the random words all at their smallest, the radius is the largest that can be drawn."""
-    from sordino.mechanisms import gaussian
+    from sordino.parts.mechanisms import _gaussian as gaussian
 
     monkeypatch.setattr(
         gaussian,
@@ -158,7 +163,7 @@ def test_tails_reach_nine_standard_deviations(monkeypatch: pytest.MonkeyPatch) -
 
 def test_short_radii_do_not_collapse_to_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uniform numbers next to 1: a float32 would round them all to 1, whose radius is 0."""
-    from sordino.mechanisms import gaussian
+    from sordino.parts.mechanisms import _gaussian as gaussian
 
     def words(key: object, first: int, count: int, width: int) -> jax.Array:
         return jnp.full((count, width), 2**32 - 1, jnp.uint32)
@@ -169,7 +174,7 @@ def test_short_radii_do_not_collapse_to_no_noise(monkeypatch: pytest.MonkeyPatch
 
 
 def test_radii_are_exact_on_both_sides_of_a_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sordino.mechanisms import gaussian
+    from sordino.parts.mechanisms import _gaussian as gaussian
 
     for high in (1, 2**30, 2**31 - 1, 2**31, 3 * 2**30, 2**32 - 2**9, 2**32 - 1):
 
@@ -184,26 +189,26 @@ def test_radii_are_exact_on_both_sides_of_a_half(monkeypatch: pytest.MonkeyPatch
 
 def test_every_word_of_a_noise_key_counts() -> None:
     words = np.arange(1, 7, dtype=np.uint32)
-    base = np.asarray(standard_normal_rows(noise_keys(words), 0, 3, 400))
+    base = np.asarray(standard_normal_rows(threefry_keys(words), 0, 3, 400))
     for i in range(KEY_WORDS):
         flipped = words.copy()
         flipped[i] = ~flipped[i]
-        other = np.asarray(standard_normal_rows(noise_keys(flipped), 0, 3, 400))
+        other = np.asarray(standard_normal_rows(threefry_keys(flipped), 0, 3, 400))
         # Whitened counters may repeat a block of another column, never one in its place.
         assert (other == base).mean() < 0.01
     # Without whitening it is threefry as jax has it, on the counters (row, column).
-    plain = standard_normal_rows(noise_keys(np.array([1, 2, 0, 0, 0, 0], np.uint32)), 0, 3, 400)
+    plain = standard_normal_rows(threefry_keys(np.array([1, 2, 0, 0, 0, 0], np.uint32)), 0, 3, 400)
     ordinary = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
     np.testing.assert_array_equal(plain, standard_normal_rows(ordinary, 0, 3, 400))
     with pytest.raises(sordino.SordinoError, match="noise keys are for noise rows"):
-        jax.random.normal(noise_keys(words), (3,))
+        jax.random.normal(threefry_keys(words), (3,))
 
 
 def test_keys_are_wide_and_separate() -> None:
     assert RunKey.fresh().secret != RunKey.fresh().secret
     a, b = RunKey.from_insecure_seed(5), RunKey.from_insecure_seed(2**32 + 5)
     assert not np.array_equal(
-        jax.random.key_data(a.noise_key("g")), jax.random.key_data(b.noise_key("g"))
+        jax.random.key_data(gaussian_key(a, "g")), jax.random.key_data(gaussian_key(b, "g"))
     )
     assert a.derive("noise/x") != a.derive("noise/y")
     assert "secret" in repr(a)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import sordino
-from sordino.losses import Logistic
-from sordino.mechanisms.independent import Independent
-from sordino.mechanisms.workloads import Workload
-from sordino.updates.descent import named_transform
+from sordino.parts._losses import Logistic
+from sordino.parts.mechanisms._independent import Independent
+from sordino.parts.mechanisms._workloads import Workload
+from sordino.parts.updates._descent import named_transform
 
 from .helpers import NO_NOISE, binary, quiet_plan
 

@@ -16,11 +16,12 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
-from sordino.engine import adaptive, loop
-from sordino.engine.adaptive import AdaptiveRun
-from sordino.engine.run import Run
-from sordino.ledger import Ledger
-from sordino.losses import Logistic
+from sordino.engine import _adaptive as adaptive
+from sordino.engine import _loop as loop
+from sordino.engine._adaptive import AdaptiveRun
+from sordino.engine._run import TrainingRun
+from sordino.engine.ledger._ledger import Ledger
+from sordino.parts._losses import Logistic
 from tests.engine.crashing import DATASET, FEATURES, KEY, LEDGER, data, planned
 from tests.engine.killing import SECRETS, find_rows, leaks
 
@@ -70,7 +71,7 @@ def secrets_of(recipe: str) -> tuple[dict[str, NDArray[Any]], Any]:
     """
     X, y = data()
     plan = planned(recipe)
-    kind = AdaptiveRun if plan.schedule.kind == "adaptive" else Run
+    kind = AdaptiveRun if plan.schedule.kind == "adaptive" else TrainingRun
     states: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         jax.clear_caches()
@@ -79,7 +80,7 @@ def secrets_of(recipe: str) -> tuple[dict[str, NDArray[Any]], Any]:
         run = kind(plan, Logistic(), weights, (X, y), key=KEY, checkpointed=True)
         while not run.finished:
             run.advance()
-            if isinstance(run, Run):
+            if isinstance(run, TrainingRun):
                 for leaf in jax.tree.leaves(run._carry.noise_state):
                     array = np.asarray(leaf)
                     if array.dtype == np.float32 and array.size and array.size % weights.size == 0:

@@ -12,10 +12,10 @@ import optax
 import pytest
 
 import sordino
-from sordino.engine.batches import public_order
-from sordino.losses import LeastSquares, LinearLoss, Logistic, NonconvexLogistic, Softmax
-from sordino.planning import Plan
-from sordino.rounding import sum_margin
+from sordino.parts._batches import public_order
+from sordino.parts._losses import LeastSquares, LinearLoss, Logistic, NonconvexLogistic, Softmax
+from sordino.parts._rounding import sum_margin
+from sordino.planning._plans import Plan
 
 from .helpers import MECHANISMS, binary, multiclass, quiet_plan, regression
 
@@ -154,8 +154,8 @@ def test_optax_optimizers_are_used_as_they_are() -> None:
 
 @pytest.mark.parametrize("sampling", ["poisson", "without-replacement", "reshuffled"])
 def test_random_batches_train_the_same_model_as_a_loop_over_them(sampling: str) -> None:
-    from sordino.engine.batches import batch_indices
-    from sordino.engine.keys import RunKey
+    from sordino._base.keys import RunKey
+    from sordino.parts._batches import batch_indices
 
     X, y = binary()
     plan = quiet_plan("dp-sgd", sampling=sampling, momentum=0.0, learning_rate=0.3)

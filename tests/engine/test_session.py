@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import sordino
-from sordino.errors import PlanMismatchError, SordinoError
-from sordino.losses import Logistic
-from sordino.privacy.values import ClippedSum
-from sordino.streams.base import Stream
+from sordino._base.errors import PlanMismatchError, SordinoError
+from sordino.parts._losses import Logistic
+from sordino.parts.contributions._base import Evaluator
+from sordino.privacy._values import ClippedSum
 
 from .helpers import binary
 
@@ -120,7 +120,7 @@ def test_a_run_key_serves_one_run() -> None:
     sordino.train(plan, Logistic(), START, (X, y), run_key=again)
 
 
-class OwnStream(Stream):
+class OwnStream(Evaluator):
     """Contributions of one's own: rows, scaled into the unit ball."""
 
     def __init__(self, clip: float | None) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 import sordino
 from sordino import PlanMismatchError, RunKey, SordinoError
-from sordino.engine.loop import chunk_length
-from sordino.losses import Logistic, Softmax
+from sordino.engine._loop import chunk_length
+from sordino.parts._losses import Logistic, Softmax
 
 from .helpers import MECHANISMS, binary, quiet_plan
 
@@ -128,10 +128,10 @@ def test_dense_noise_refuses_what_would_not_fit() -> None:
 
 def test_users_own_stream() -> None:
     """A stream that contributes a constant: the sum is the number of examples times it."""
-    from sordino.privacy.values import ClippedSum
-    from sordino.streams.base import Stream
+    from sordino.parts.contributions._base import Evaluator
+    from sordino.privacy._values import ClippedSum
 
-    class Constant(Stream):
+    class Constant(Evaluator):
         clip = 1.0
 
         def contribution(self, params, memory, batch, mask, terms, step):

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.federated.agreeing import agree
-from sordino.federated.agreement import Agreement
-from sordino.federated.client import Client, ClientState, Sent
-from sordino.federated.contribution import LocalData
-from sordino.federated.messages import Refusal, Reply, Request, message_from_bytes
-from sordino.losses import LeastSquares
-from sordino.mechanisms.chacha import ChaCha20Generator
-from sordino.mechanisms.discrete import discrete_gaussian
-from sordino.privacy.values import ClippedSum
+from sordino.parts._losses import LeastSquares
+from sordino.parts.mechanisms._chacha import ChaCha20Generator
+from sordino.parts.mechanisms._discrete import discrete_gaussian
+from sordino.privacy._values import ClippedSum
+from sordino.together.federated._agreeing import agree
+from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._client import Client, ClientState, SentMessage
+from sordino.together.federated._contribution import LocalData
+from sordino.together.federated._messages import Refusal, Reply, RoundRequest, message_from_bytes
 
 D = 4
 SECRET = bytes(range(32))
@@ -107,14 +107,14 @@ class Attacker:
     client: Client
     secret: bytes = SECRET
     state: ClientState = field(init=False)
-    log: list[tuple[Request, Reply]] = field(default_factory=list)
+    log: list[tuple[RoundRequest, Reply]] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     turn: int = 0
 
     def __post_init__(self) -> None:
         self.state = self.client.begin(self.secret)
 
-    def request(self, **changes: Any) -> Request:
+    def request(self, **changes: Any) -> RoundRequest:
         """An honest request, but for `changes`."""
         agreement = self.client.agreement
         zero = np.zeros(agreement.parameters, np.float32)
@@ -128,15 +128,15 @@ class Attacker:
             "committed": self.state.committed,
             "cohort": agreement.clients[: agreement.per_round] if secure else (),
         }
-        return Request(**{**fields, **changes})
+        return RoundRequest(**{**fields, **changes})
 
     def ask(self, **changes: Any) -> Reply | Refusal:
         return self.send(self.request(**changes))
 
-    def send(self, request: Request) -> Reply | Refusal:
+    def send(self, request: RoundRequest) -> Reply | Refusal:
         """Through bytes both ways, as in a network."""
         found = message_from_bytes(request.to_bytes())
-        assert isinstance(found, Request)
+        assert isinstance(found, RoundRequest)
         before = self.state
         self.state, answer = self.client.respond(self.state, found)
         if isinstance(answer, Refusal):
@@ -171,7 +171,7 @@ class Attacker:
 class Audit:
     """What a client sent, computed again from its first secret and the requests it answered."""
 
-    def __init__(self, client: Client, requests: Sequence[Request], secret: bytes) -> None:
+    def __init__(self, client: Client, requests: Sequence[RoundRequest], secret: bytes) -> None:
         self.agreement = agreement = client.agreement
         self.noise: list[Integers] = []
         self.sums: list[Integers] = []
@@ -181,7 +181,7 @@ class Audit:
         ratchet = secret
         for index, request in enumerate(requests, start=1):
             block = _block(client, index)
-            binding = Sent(index, 0, 0, request.digest(), request.committed, block)
+            binding = SentMessage(index, 0, 0, request.digest(), request.committed, block)
             text = f"{index}/{block}/{request.committed}/".encode() + request.digest()
             assert binding.binding() == hashlib.sha256(text).digest()
             key = _keyed(ratchet, b"noise/" + binding.binding())
@@ -258,7 +258,7 @@ def rho(noise: Integers, leak: int) -> Integers:
     return np.array(found, np.int64).reshape(np.shape(noise))
 
 
-def mask(request: Request, index: int, values: Integers) -> Integers:
+def mask(request: RoundRequest, index: int, values: Integers) -> Integers:
     """Pads of a secure sum in which everybody is alone: none."""
     return values
 

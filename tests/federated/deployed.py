@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sordino.federated.durable import DurableClient
-from sordino.federated.flower.losses import LossyEndpoint
-from sordino.federated.flower.superlink import serve
-from sordino.federated.flower.supernode import join
-from sordino.sites.folders import ClientSite, ServerSite
+from sordino.together.federated._durable import DurableClient
+from sordino.together.federated.flower._losses import LossyEndpoint
+from sordino.together.federated.flower._superlink import serve
+from sordino.together.federated.flower._supernode import join
+from sordino.together.sites._folders import ClientSite, ServerSite
 from tests.federated.worlds import secret_of
 
 TABLE = "table.csv"

@@ -13,11 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino import SordinoError
-from sordino.federated.account import LEAK_UNITS, Account, chain_cost, tree_mu_squared
-from sordino.federated.agreeing import SCHEDULES, agree
-from sordino.federated.agreement import ADJACENCIES, TRUST
-from sordino.federated.noise import taken_back
-from sordino.mechanisms.discrete import MOST_VARIANCE
+from sordino.parts.mechanisms._discrete import MOST_VARIANCE
+from sordino.together.federated._account import (
+    LEAK_UNITS,
+    ChainAccountant,
+    chain_cost,
+    tree_mu_squared,
+)
+from sordino.together.federated._agreeing import SCHEDULES, agree
+from sordino.together.federated._agreement import ADJACENCIES, TRUST
+from sordino.together.federated._noise import cancelled_draws
 
 from .attack import Attacker, coarse, rho, scripted, small
 
@@ -29,14 +34,14 @@ class TestRounding:
     @pytest.mark.parametrize("leak", LEAKS)
     def test_taken_back_is_floor_of_leak_y_and_a_half(self, leak: int) -> None:
         y = np.concatenate([np.arange(-3000, 3001), [2**27, -(2**27), 2**40, -(2**40)]])
-        np.testing.assert_array_equal(taken_back(y, leak), rho(y, leak))
+        np.testing.assert_array_equal(cancelled_draws(y, leak), rho(y, leak))
 
     @pytest.mark.parametrize("leak", LEAKS)
     def test_on_all_pairs_of_integers_in_a_range(self, leak: int) -> None:
         """rho(R) - rho(R - A) against A: the same sign, never longer, off leak A by less than 1."""
         R = np.arange(-200, 201)[:, None]
         A = np.arange(-60, 61)[None, :]
-        moved = taken_back(R + 0 * A, leak) - taken_back(R - A, leak)
+        moved = cancelled_draws(R + 0 * A, leak) - cancelled_draws(R - A, leak)
         assert (moved * np.sign(A) >= 0).all()
         assert (np.abs(moved) <= np.abs(A)).all()
         # In 65536ths: whole numbers, so "less than" is exact.
@@ -57,7 +62,7 @@ class TestRounding:
         share = Fraction(leak, LEAK_UNITS)
         side = range(-reach, reach + 1)
         reachable = {v for v in itertools.product(side, repeat=d) if _norm(v) <= reach}
-        account = Account.opened(reach=float(reach), leak=leak, parameters=d)
+        account = ChainAccountant.opened(reach=float(reach), leak=leak, parameters=d)
         account = account.after(1, 0, [0], 100)
         longest = [max(map(_norm, reachable))]
         for index in range(2, 7):
@@ -79,17 +84,19 @@ class TestRounding:
 
     def test_rounding_has_a_floor_and_no_ceiling(self) -> None:
         """What is left of a change never dies out on a lattice; but it never grows either."""
-        account = Account.opened(reach=10.0, leak=LEAK_UNITS // 2, parameters=4)
+        account = ChainAccountant.opened(reach=10.0, leak=LEAK_UNITS // 2, parameters=4)
         account = account.after(1, 0, [0], 100)
         for index in range(2, 40):
             account = account.after(index, index - 1, [], 100).keeping([index])
         # a = a / 2 + 2 / 10 from 1 on: down to 0.4.
         assert account.tips[39][0] == pytest.approx(0.4, rel=1e-9)
-        one = Account.opened(reach=0.5, leak=LEAK_UNITS // 2, parameters=4).after(1, 0, [0], 100)
+        one = ChainAccountant.opened(reach=0.5, leak=LEAK_UNITS // 2, parameters=4).after(
+            1, 0, [0], 100
+        )
         assert one.after(2, 1, [], 100).tips[2][0] == 1.0
 
     def test_examples_that_were_never_sent_are_not_rounded(self) -> None:
-        account = Account.opened(reach=1.0, leak=LEAK_UNITS // 2, parameters=4)
+        account = ChainAccountant.opened(reach=1.0, leak=LEAK_UNITS // 2, parameters=4)
         account = account.after(1, 0, [1], 100).after(2, 1, [], 100)
         assert account.spent[0] == 0
 
@@ -119,7 +126,7 @@ class TestTrees:
         variances = [7 * (i + 1 if growing else 1) for i in range(size)]
         # A reach so large that nothing is rounded; in these units mu^2 is about 1.
         reach, units = 1e9, round(leak * LEAK_UNITS)
-        account = Account.opened(reach=reach, leak=units, parameters=4)
+        account = ChainAccountant.opened(reach=reach, leak=units, parameters=4)
         for i, (parent, used) in enumerate(zip(parents, groups, strict=True)):
             account = account.after(i + 1, parent, used, variances[i])
         precision = np.linalg.inv(_covariance(parents, variances, units / LEAK_UNITS))
@@ -133,7 +140,7 @@ class TestTrees:
     def test_two_formulas(self, tree: tuple[list[int], list[list[int]]], leak: float) -> None:
         parents = tree[0]
         units = round(leak * LEAK_UNITS)
-        account = Account.opened(reach=1e9, leak=units, parameters=1)
+        account = ChainAccountant.opened(reach=1e9, leak=units, parameters=1)
         for i, parent in enumerate(parents):
             account = account.after(i + 1, parent, [i], 10)
         found = tree_mu_squared(
@@ -148,7 +155,7 @@ class TestTrees:
     @pytest.mark.parametrize(("uses", "apart"), [(1, 20), (3, 5), (20, 1)])
     def test_chain_cost_is_the_account_of_a_chain(self, leak: int, uses: int, apart: int) -> None:
         reach, d, messages, variance = 50.0, 4, 20, 10_000
-        account = Account.opened(reach=reach, leak=leak, parameters=d)
+        account = ChainAccountant.opened(reach=reach, leak=leak, parameters=d)
         for index in range(1, messages + 1):
             block = (index - 1) % apart
             again = (index - 1) // apart < uses
@@ -160,7 +167,7 @@ class TestTrees:
         assert account.spent[0] == account.spent.max()
 
     def test_nothing_is_forgotten_and_nothing_comes_back(self) -> None:
-        account = Account.opened(reach=1.0, leak=LEAK_UNITS, parameters=4)
+        account = ChainAccountant.opened(reach=1.0, leak=LEAK_UNITS, parameters=4)
         account = account.after(1, 0, [0], 4).after(2, 1, [1], 4)
         kept = account.keeping([2])
         assert kept.mu_squared == account.mu_squared
@@ -175,10 +182,10 @@ class TestTrees:
     @pytest.mark.parametrize("leak", [-1, LEAK_UNITS + 1])
     def test_leaks_that_make_no_sense(self, leak: int) -> None:
         with pytest.raises(SordinoError, match="leak"):
-            Account.opened(reach=1.0, leak=leak, parameters=1)
+            ChainAccountant.opened(reach=1.0, leak=leak, parameters=1)
 
     def test_an_empty_account(self) -> None:
-        account = Account.opened(reach=1.0, leak=0, parameters=1)
+        account = ChainAccountant.opened(reach=1.0, leak=0, parameters=1)
         assert account.mu == account.mu_squared == 0
         assert account.after(1, 0, [], 4).mu == 0
 
@@ -215,7 +222,7 @@ class TestThePapersNumbers:
     @pytest.mark.parametrize("growing", [False, True])
     @pytest.mark.parametrize("uses", [1, 3])
     def test_the_same_through_the_account(self, uses: int, growing: bool) -> None:
-        account = Account.opened(reach=1000.0, leak=LEAK_UNITS, parameters=4)
+        account = ChainAccountant.opened(reach=1000.0, leak=LEAK_UNITS, parameters=4)
         apart = self.K // uses
         for index in range(1, self.K + 1):
             variance = 10**7 * (index if growing else 1)
@@ -360,7 +367,7 @@ def _sums(
     rounds, n = len(cohorts), len(cohorts[0])
     reach, variance = 1e9, 13
     units = round(leak * LEAK_UNITS)
-    accounts: dict[int, Account] = {}
+    accounts: dict[int, ChainAccountant] = {}
     sent: dict[int, list[int]] = {}
     rows = np.zeros((rounds, rounds * n))
     draws = 0
@@ -368,7 +375,9 @@ def _sums(
     for t, members in enumerate(cohorts):
         place.append([])
         for slot, i in enumerate(members):
-            account = accounts.get(i) or Account.opened(reach=reach / n, leak=units, parameters=1)
+            account = accounts.get(i) or ChainAccountant.opened(
+                reach=reach / n, leak=units, parameters=1
+            )
             mine = sent.setdefault(i, [])
             parent = parents[t][slot]
             parent = len(mine) if parent is None else parent

@@ -19,18 +19,18 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from sordino.federated.agreeing import agree
-from sordino.federated.agreement import Agreement
-from sordino.federated.contribution import flattened
-from sordino.federated.messages import Reply
-from sordino.federated.noise import drawn, noise_key, taken_back, turned
-from sordino.federated.server import Server
-from sordino.keystore import KeyStore
-from sordino.models.rows import RowPreparation
-from sordino.models.schema import Numeric, Schema
-from sordino.sites.folders import ClientSite, ServerSite, create
-from sordino.sites.models import Model, table_model
-from sordino.sites.running import local_clients, local_server, run_directly
+from sordino._base.keystore import KeyStore
+from sordino.models._rows import RowPreparation
+from sordino.models._schema import Numeric, Schema
+from sordino.together.federated._agreeing import agree
+from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._contribution import flattened
+from sordino.together.federated._messages import Reply
+from sordino.together.federated._noise import cancelled_draws, drawn, noise_key, turned
+from sordino.together.federated._server import Server
+from sordino.together.sites._folders import ClientSite, ServerSite, create
+from sordino.together.sites._models import ModelSpec, table_model
+from sordino.together.sites._running import local_clients, local_server, run_directly
 from tests.federated.deployed import TABLE
 from tests.federated.worlds import secret_of
 
@@ -67,7 +67,7 @@ def schema() -> Schema:
     return Schema(columns, target="label", classes=(0, 1))
 
 
-def study(folder: Path) -> tuple[Agreement, Model]:
+def study(folder: Path) -> tuple[Agreement, ModelSpec]:
     model = table_model(schema())
     agreement = agree(
         clients=CLIENTS,
@@ -176,7 +176,7 @@ def test_it_survives_kills_cuts_and_losses(tmp_path: Path) -> None:
     check(folder, agreement, model)
 
 
-def check(folder: Path, agreement: Agreement, model: Model) -> None:
+def check(folder: Path, agreement: Agreement, model: ModelSpec) -> None:
     """Everything again from the first secrets and the journals alone: q and x must be the same bits."""
     store = KeyStore(folder / "keys")
     found = ServerSite.load(folder / "server").open()
@@ -218,7 +218,7 @@ def check(folder: Path, agreement: Agreement, model: Model) -> None:
             )
             values = total.value + noise[name, index]
             if sent.parent:
-                values = values - taken_back(noise[name, sent.parent], agreement.leak)
+                values = values - cancelled_draws(noise[name, sent.parent], agreement.leak)
             sums += total.value
             reply = Reply(
                 agreement.digest,
@@ -239,14 +239,14 @@ def check(folder: Path, agreement: Agreement, model: Model) -> None:
         for index in mine:
             left += noise[name, index]
         for index in mine[:-1]:
-            left -= taken_back(noise[name, index], agreement.leak)
+            left -= cancelled_draws(noise[name, index], agreement.leak)
         clients[name].close()
     assert (found.state.total - sums == left).all()
     found.close()
     compare(agreement, model, state.point)
 
 
-def compare(agreement: Agreement, model: Model, params: Any) -> None:
+def compare(agreement: Agreement, model: ModelSpec, params: Any) -> None:
     """Accuracy within the noise of 30 undisturbed runs: 4 of their standard deviations."""
     rows = [prepared(*table) for table in tables(0, EXAMPLES)[:CLIENTS]]
     evaluate = model.evaluator(prepared(*tables(1, 4000)[0]))

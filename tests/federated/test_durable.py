@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from sordino import SordinoError
-from sordino.federated import durable as durable_module
-from sordino.federated.agreement import Agreement
-from sordino.federated.coordinator import DurableServer
-from sordino.federated.durable import DurableClient
-from sordino.federated.journal import Journal, SealFile
-from sordino.federated.messages import Refusal, Reply, message_from_bytes
-from sordino.keystore import KeyStore
+from sordino._base.keystore import KeyStore
+from sordino.together.federated import _durable as durable_module
+from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._coordinator import DurableServer
+from sordino.together.federated._durable import DurableClient
+from sordino.together.federated._journal import Journal, SealFile
+from sordino.together.federated._messages import Refusal, Reply, message_from_bytes
 from tests.federated.worlds import (
     FEATURES,
     Replay,

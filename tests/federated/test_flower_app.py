@@ -14,8 +14,8 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from sordino.errors import SordinoError
-from sordino.federated.flower.app import (
+from sordino._base.errors import SordinoError
+from sordino.together.federated.flower._app import (
     CLIENT_KEY,
     HELLO,
     CoordinatorStrategy,
@@ -24,8 +24,8 @@ from sordino.federated.flower.app import (
     server_app,
     unpack,
 )
-from sordino.federated.flower.inprocess import InProcessGrid, run_in_process
-from sordino.federated.flower.losses import LossyEndpoint
+from sordino.together.federated.flower._inprocess import InProcessGrid, run_in_process
+from sordino.together.federated.flower._losses import LossyEndpoint
 
 
 class Adder:
@@ -367,9 +367,9 @@ def test_without_flwr_the_extra_is_named(module: str) -> None:
     code = (
         "import sys, importlib.util as u; real = u.find_spec; "
         "u.find_spec = lambda name, *a: None if name == 'flwr' else real(name, *a)\n"
-        "from sordino.errors import MissingExtraError\n"
+        "from sordino._base.errors import MissingExtraError\n"
         "try:\n"
-        f"    import sordino.federated.flower.{module}\n"
+        f"    import sordino.together.federated.flower.{module}\n"
         "except MissingExtraError as error:\n"
         "    assert \"pip install 'sordino[fl]'\" in str(error)\n"
         "else:\n"
@@ -381,7 +381,7 @@ def test_without_flwr_the_extra_is_named(module: str) -> None:
 
 def test_flower_calls_nobody() -> None:
     code = (
-        "import sordino.federated.flower.app, os, sys; from flwr.supercore import telemetry; "
+        "import sordino.together.federated.flower._app, os, sys; from flwr.supercore import telemetry; "
         "assert telemetry.FLWR_TELEMETRY_ENABLED == '0'; "
         "assert os.environ['FLWR_DISABLE_UPDATE_CHECK'] == '1'; "
         "assert 'jax' not in sys.modules and 'ray' not in sys.modules"
@@ -391,14 +391,14 @@ def test_flower_calls_nobody() -> None:
 
 def test_importing_the_rest_of_the_room_imports_no_flwr() -> None:
     code = (
-        "import sys, sordino.federated.endpoints; "
+        "import sys, sordino.together.federated._endpoints; "
         "assert 'flwr' not in sys.modules and 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_toys_fit_the_protocols() -> None:
-    from sordino.federated.endpoints import Coordinator, Endpoint
+    from sordino.together.federated._endpoints import Coordinator, Endpoint
 
     endpoint: Endpoint = Adder(1)
     lossy: Endpoint = LossyEndpoint(endpoint)

@@ -39,19 +39,19 @@ from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from sordino._files import write_atomically
-from sordino.errors import SordinoError
-from sordino.federated.flower.app import pack, unpack
-from sordino.federated.flower.deployment import (
+from sordino._base.errors import SordinoError
+from sordino._base.files import write_atomically
+from sordino.together.federated.flower._app import pack, unpack
+from sordino.together.federated.flower._deployment import (
     create_authority,
     create_client_key,
     create_server_certificate,
     join,
     serve,
 )
-from sordino.federated.flower.keys import read_client_key
-from sordino.federated.flower.losses import LossyEndpoint
-from sordino.federated.flower.superlink import _register, _StateGrid, _superlink
+from sordino.together.federated.flower._keys import read_client_key
+from sordino.together.federated.flower._losses import LossyEndpoint
+from sordino.together.federated.flower._superlink import _register, _StateGrid, _superlink
 
 HOST = "127.0.0.1"
 ROUNDS = 30

@@ -15,8 +15,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from sordino.errors import SordinoError
-from sordino.federated.flower.keys import (
+from sordino._base.errors import SordinoError
+from sordino.together.federated.flower._keys import (
     create_authority,
     create_client_key,
     create_server_certificate,

@@ -13,9 +13,9 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from sordino.errors import MissingExtraError, SordinoError
-from sordino.federated.flower import simulation
-from sordino.federated.flower.simulation import simulate
+from sordino._base.errors import MissingExtraError, SordinoError
+from sordino.together.federated.flower import _simulation as simulation
+from sordino.together.federated.flower._simulation import simulate
 
 
 class Adder:

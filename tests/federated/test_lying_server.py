@@ -15,10 +15,16 @@ import numpy as np
 import pytest
 
 from sordino import SordinoError
-from sordino.federated.agreement import Agreement
-from sordino.federated.client import MOST_OPEN, Client
-from sordino.federated.messages import REFUSALS, Refusal, Reply, Request, message_from_bytes
-from sordino.federated.server import Server, ServerState
+from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._client import MOST_OPEN, Client
+from sordino.together.federated._messages import (
+    REFUSALS,
+    Refusal,
+    Reply,
+    RoundRequest,
+    message_from_bytes,
+)
+from sordino.together.federated._server import Server, ServerState
 
 from .attack import Attacker, Audit, D, mask, real, scripted, small
 
@@ -719,7 +725,7 @@ def test_every_refusal_is_one_sentence() -> None:
     """Whatever a request holds, what goes back is short, printable, and of a known code."""
     attacker = Attacker(real(small(radius=2.0), *rows()))
     attacker.ask()
-    requests: list[Request] = [
+    requests: list[RoundRequest] = [
         attacker.request(cohort=("\x1b[31m", "x" * 5000)),
         attacker.request(agreement="f" * 64),
         attacker.request(committed=2**48),

@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sordino import SordinoError
-from sordino.federated.agreement import Agreement, check_name
-from sordino.federated.messages import (
+from sordino.together.federated._agreement import Agreement, check_name
+from sordino.together.federated._messages import (
     REFUSALS,
     Refusal,
     Reply,
-    Request,
+    RoundRequest,
     message_from_bytes,
 )
 
@@ -45,11 +45,11 @@ floats = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> Request:
+def requests(draw: st.DrawFn) -> RoundRequest:
     size = draw(st.integers(1, 9))
     point, previous = (draw(arrays(np.float32, size, elements=floats)) for _ in range(2))
     cohort = tuple(draw(st.lists(names, max_size=4)))
-    return Request(
+    return RoundRequest(
         draw(digests), draw(counts), draw(counts), point, previous, draw(counts) - 1, cohort
     )
 
@@ -88,7 +88,7 @@ def test_every_message_comes_back(message: Any) -> None:
 
 @QUICK
 @given(requests(), st.data())
-def test_other_requests_have_other_digests(request: Request, data: st.DataObject) -> None:
+def test_other_requests_have_other_digests(request: RoundRequest, data: st.DataObject) -> None:
     """The digest is what noise is bound to: any change in any field is another one."""
     other = data.draw(requests())
     changes = {
@@ -431,7 +431,7 @@ class TestAgreements:
             "import json, sys\n"
             "from fuzz.mutate import nested\n"
             "from sordino import SordinoError\n"
-            "from sordino.federated.agreement import Agreement\n"
+            "from sordino.together.federated._agreement import Agreement\n"
             "base = json.loads(sys.stdin.read())\n"
             "for odd in (nested(900, True), nested(900, False), ['a'] * 10**6, ['x'] * 10**6):\n"
             "    for name in ('clients', 'name', 'mu', 'keys'):\n"

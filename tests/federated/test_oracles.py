@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.federated import client as client_module
-from sordino.federated.account import Account, tree_mu_squared
-from sordino.federated.agreement import Agreement
-from sordino.federated.client import Client, ClientState
-from sordino.federated.contribution import Contribution, LocalData
-from sordino.federated.messages import Refusal, Reply, message_from_bytes
-from sordino.federated.noise import taken_back
-from sordino.federated.server import Server, ServerState
-from sordino.losses import LeastSquares, Softmax
-from sordino.privacy.gdp import delta_from_mu, epsilon_from_mu
+from sordino.parts._losses import LeastSquares, Softmax
+from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu
+from sordino.together.federated import _client as client_module
+from sordino.together.federated._account import ChainAccountant, tree_mu_squared
+from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._client import Client, ClientState
+from sordino.together.federated._contribution import ClientEvaluator, LocalData
+from sordino.together.federated._messages import Refusal, Reply, message_from_bytes
+from sordino.together.federated._noise import cancelled_draws
+from sordino.together.federated._server import Server, ServerState
 
 from .attack import Attacker, Audit, coarse, mask, scripted, small
 
@@ -231,7 +231,7 @@ def test_3_lemma_4_1_in_whole_numbers(options: dict[str, Any], seed: int) -> Non
         for index in committed:
             sums += audit.sums[index - 1]
             y = audit.noise[index - 1]
-            left += y if index == committed[-1] else y - taken_back(y, agreement.leak)
+            left += y if index == committed[-1] else y - cancelled_draws(y, agreement.leak)
         if federation.committed[name]:
             assert federation.state.committed[name] == committed[-1]
     np.testing.assert_array_equal(federation.state.total - sums, left)
@@ -250,14 +250,14 @@ def test_3_trusted_server() -> None:
             federation._turn(0.1)
             if federation.state.round > before:
                 keys.append(federation.state.last_key)
-        from sordino.federated.noise import drawn
+        from sordino.together.federated._noise import drawn
 
         assert len(set(keys)) == 8
         left = np.zeros(agreement.parameters, np.int64)
         for t, key in enumerate(keys, start=1):
             assert key is not None
             y = drawn(key, agreement.variance, agreement.parameters)
-            left += y if t == 8 else y - taken_back(y, agreement.leak)
+            left += y if t == 8 else y - cancelled_draws(y, agreement.leak)
         sums = sum(
             audit.sums[index - 1]
             for name, audit in federation.audits().items()
@@ -274,7 +274,7 @@ def test_3_trusted_server() -> None:
 def test_4_accounting_of_a_chain() -> None:
     """sigma^2 = (1, 2, 3), Delta = 1: in units of 10^6 lattice steps, where a twelfth is nothing."""
     unit = 10**12
-    account = Account.opened(reach=1e6, leak=65536, parameters=1)
+    account = ChainAccountant.opened(reach=1e6, leak=65536, parameters=1)
     for index in (1, 2, 3):
         account = account.after(index, index - 1, [index - 1], index * unit)
     expected = [1.354006, 0.912871, 0.577350]
@@ -291,7 +291,7 @@ def test_5_accounting_of_trees() -> None:
     unit = 10**12
 
     def both(parents: list[int | None], leak: float) -> Any:
-        account = Account.opened(reach=1e6, leak=round(leak * 65536), parameters=1)
+        account = ChainAccountant.opened(reach=1e6, leak=round(leak * 65536), parameters=1)
         for i, parent in enumerate(parents):
             account = account.after(i + 1, 0 if parent is None else parent + 1, [i], unit)
         found = tree_mu_squared(parents, [1.0] * len(parents), leak)
@@ -331,12 +331,12 @@ def test_9_adaptive_audit(leak: int, sample: int) -> None:
     """1-d, K = 5, what is asked depends on earlier messages, one sample is replaced (4e5 draws).
 
     2 E[LLR] and Var[LLR] are both mu_j^2. The messages are made by the functions of the client
-    (`taken_back`; discrete noise has a standard deviation of 2,000 steps, so rounded Gaussian noise is
-    the same to 1e-8) and paid for by `Account`. Errors of the two are sqrt(mu^2 / N) and
+    (`cancelled_draws`; discrete noise has a standard deviation of 2,000 steps, so rounded Gaussian noise is
+    the same to 1e-8) and paid for by `ChainAccountant`. Errors of the two are sqrt(mu^2 / N) and
     sqrt(2 / N) mu^2: 0.3 % each, four of which are within 1.5 %.
     """
     rng, N, K, reach, variance = np.random.default_rng(leak + sample), 400_000, 5, 2000.0, 4_000_000
-    account = Account.opened(reach=reach, leak=leak, parameters=1)
+    account = ChainAccountant.opened(reach=reach, leak=leak, parameters=1)
     for index in range(1, K + 1):
         account = account.after(index, index - 1, [index - 1], variance)
     mu_squared = account.spent[sample]
@@ -351,11 +351,14 @@ def test_9_adaptive_audit(leak: int, sample: int) -> None:
         s1 = np.trunc(reach / 2 * np.cos(3 * x)).astype(np.int64)
         s0 = s1 - int(reach) * np.where(s1 > 0, 1, -1) if j == sample else s1
         y = np.rint(rng.normal(0, math.sqrt(variance), N)).astype(np.int64)
-        message = s1 + y - taken_back(y_before, leak)
+        message = s1 + y - cancelled_draws(y_before, leak)
         # The attacker's side: R = message + rho(R_p); A of either world from R_p and A_p.
-        back = taken_back(seen_before, leak)
+        back = cancelled_draws(seen_before, leak)
         seen = message + back
-        A = [s + back - taken_back(seen_before - a, leak) for s, a in zip((s0, s1), A, strict=True)]
+        A = [
+            s + back - cancelled_draws(seen_before - a, leak)
+            for s, a in zip((s0, s1), A, strict=True)
+        ]
         assert (seen - A[1] == y).all()
         llr += ((seen - A[0]) ** 2.0 - (seen - A[1]) ** 2.0) / (2 * variance)
         x = message / math.sqrt(variance)
@@ -373,7 +376,7 @@ def test_10_hostile_server() -> None:
     )
     pixels = np.ones((1, 785), np.float32)
     loss = Softmax(10)
-    kind = Contribution.of(agreement, loss, np.zeros((10, 785), np.float32))
+    kind = ClientEvaluator.of(agreement, loss, np.zeros((10, 785), np.float32))
     start = np.zeros((10, 785), np.float32)
     data = LocalData(agreement, loss, start, (pixels, np.zeros(1, np.int32)), contribution=kind)
     direction = np.zeros((10, 785))
@@ -539,7 +542,7 @@ def test_13_whole_clients() -> None:
     """K = 600 uniform: 346.8 times the mu of one example; through the account of a real client.
 
     The client's second account ("other") is of the whole client; 60 messages here, so sqrt(61 * 121 / 6);
-    and as many through `Account` alone as the oracle has.
+    and as many through `ChainAccountant` alone as the oracle has.
     """
     agreement = small(rounds=60, schedule="uniform", parameters=4)
     attacker = Attacker(scripted(agreement))
@@ -549,8 +552,8 @@ def test_13_whole_clients() -> None:
     assert state.other.mu / state.account.mu == pytest.approx(math.sqrt(61 * 121 / 6), rel=1e-6)
     ratios = {}
     for name, leak, growing in (("uniform", 65536, 0), ("paper", 65536, 1), ("fresh", 0, 0)):
-        whole = Account.opened(reach=1e4, leak=leak, parameters=1)
-        one = Account.opened(reach=1e4, leak=leak, parameters=1)
+        whole = ChainAccountant.opened(reach=1e4, leak=leak, parameters=1)
+        one = ChainAccountant.opened(reach=1e4, leak=leak, parameters=1)
         for index in range(1, 601):
             variance = 10**8 * (index if growing else 1)
             whole = whole.after(index, index - 1, [0], variance).keeping([index])

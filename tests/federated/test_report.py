@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.federated.agreement import Agreement
-from sordino.federated.cohorts import random_cohorts
-from sordino.federated.coordinator import DurableServer, RoundRecord
-from sordino.federated.durable import VolatileClient
-from sordino.keystore import KeyStore
-from sordino.privacy.guarantee import rounded_up
-from sordino.report import federated, plots
-from sordino.report.federated import write_federated_report
-from sordino.report.federated_facts import gathered, sampled_rounds, shares
-from sordino.report.federated_plots import ClientPicture
-from sordino.report.federated_words import TRUST_NAMES, not_covered, plan_lines, schedule
+from sordino._base.keystore import KeyStore
+from sordino.privacy._guarantee import rounded_up
+from sordino.report import _plots as plots
+from sordino.together.federated import _report as federated
+from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._cohorts import random_cohorts
+from sordino.together.federated._coordinator import DurableServer, RoundRecord
+from sordino.together.federated._durable import VolatileClient
+from sordino.together.federated._report import write_federated_report
+from sordino.together.federated._report_facts import gathered, sampled_rounds, shares
+from sordino.together.federated._report_plots import ClientPicture
+from sordino.together.federated._report_words import TRUST_NAMES, not_covered, plan_lines, schedule
 from tests.cli.test_report import HOSTILE, Page
 from tests.federated.worlds import agreed, secure_agreement, server_of, volatile
 
@@ -287,7 +288,10 @@ def test_a_thousand_clients_need_no_thousand_figures(
     agreement = agreed(300, rounds=30, per_round=20, extra=3)
     drawn = []
     real = plots.to_svg
-    for module in ("sordino.report.plots.to_svg", "sordino.report.federated_plots.to_svg"):
+    for module in (
+        "sordino.report._plots.to_svg",
+        "sordino.together.federated._report_plots.to_svg",
+    ):
         monkeypatch.setattr(module, lambda *a, **k: drawn.append(1) or real(*a, **k))
     history = made_up(agreement)
     write_federated_report(tmp_path, agreement, history, title="Many")

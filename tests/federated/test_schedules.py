@@ -12,15 +12,15 @@ import pytest
 from scipy import stats
 from scipy.special import logsumexp
 
-from sordino.federated.account import LEAK_UNITS, chain_cost
-from sordino.federated.agreeing import agree
-from sordino.federated.agreement import Agreement
-from sordino.federated.cohorts import Cohorts, random_cohorts
-from sordino.federated.partition import split
-from sordino.federated.simulator import simulate
-from sordino.federated.sum_noise import SumNoise
-from sordino.federated.sum_stream import SumStream
-from sordino.losses import Softmax
+from sordino.parts._losses import Softmax
+from sordino.together.federated._account import LEAK_UNITS, chain_cost
+from sordino.together.federated._agreeing import agree
+from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._cohorts import Cohorts, random_cohorts
+from sordino.together.federated._partition import split
+from sordino.together.federated._simulator import simulate
+from sordino.together.federated._sum_noise import RoundNoise
+from sordino.together.federated._sum_stream import SumStream
 
 # The paper's experiment: S = G + L D, replace-one.
 S = 118.1232
@@ -168,7 +168,7 @@ def test_noise_of_random_participation_simulated() -> None:
     for seed, name in enumerate(("uniform", "paper", "leaky")):
         agreement = schedules("half")[name]
         stream = SumStream.of_agreement(agreement, random_cohorts(agreement, seed))
-        noise = SumNoise(stream, d, seed, agreement.step)
+        noise = RoundNoise(stream, d, seed, agreement.step)
         found[name] = variances(np.concatenate([noise.rows(100) for _ in range(12)]))
     margin = stats.f(d, d).ppf(1 - 1e-7) - 1
     assert margin < 0.18

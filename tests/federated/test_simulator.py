@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sordino.errors import SordinoError
-from sordino.federated.agreeing import agree
-from sordino.federated.agreement import Agreement
-from sordino.federated.client import Client
-from sordino.federated.cohorts import Cohorts, cohorts_of, random_cohorts
-from sordino.federated.contribution import Contribution, LocalData, flattened
-from sordino.federated.messages import Refusal, Reply
-from sordino.federated.noise import insecure_secret, order_key, permuted
-from sordino.federated.partition import split
-from sordino.federated.replay import SERVER
-from sordino.federated.server import Server, ServerState
-from sordino.federated.simulator import simulate
-from sordino.federated.sum_noise import SumNoise
-from sordino.federated.sum_stream import SumStream
-from sordino.losses import LeastSquares, Logistic, Softmax
+from sordino._base.errors import SordinoError
+from sordino.parts._losses import LeastSquares, Logistic, Softmax
+from sordino.together.federated._agreeing import agree
+from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._client import Client
+from sordino.together.federated._cohorts import Cohorts, cohorts_of, random_cohorts
+from sordino.together.federated._contribution import ClientEvaluator, LocalData, flattened
+from sordino.together.federated._messages import Refusal, Reply
+from sordino.together.federated._noise import insecure_secret, order_key, permuted
+from sordino.together.federated._partition import split
+from sordino.together.federated._replay import SERVER
+from sordino.together.federated._server import Server, ServerState
+from sordino.together.federated._simulator import simulate
+from sordino.together.federated._sum_noise import RoundNoise
+from sordino.together.federated._sum_stream import SumStream
 
 SEED = 7
 # How often a test with a statistic may fail by chance, per comparison.
@@ -49,7 +49,7 @@ def protocol(
     agreement: Agreement, loss: Any, params: Any, data: list[Any]
 ) -> tuple[Server, ServerState, list[tuple[str, ...]]]:
     """The real clients and the real server, everybody present; and who was asked in each round."""
-    kind = Contribution.of(agreement, loss, params)
+    kind = ClientEvaluator.of(agreement, loss, params)
     clients, states = {}, {}
     for name, part in zip(agreement.clients, data, strict=True):
         secret = insecure_secret(SEED, name)
@@ -158,7 +158,7 @@ def test_exact_simulation_is_the_protocol_bit_for_bit(model: Any, options: Any) 
 @pytest.fixture
 def _budget_is_no_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     """For lattices with hardly any noise, under which real clients would refuse to answer."""
-    monkeypatch.setattr("sordino.federated.simulator.check_budget", lambda *_: None)
+    monkeypatch.setattr("sordino.together.federated._simulator.check_budget", lambda *_: None)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_large_cohorts_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     settings = {"insecure_seed": 1, "noise": "none"}
     whole = simulate(agreement, *LINEAR, data, **settings)
     for together in (4, 6):  # one client at a time; two, and a third with nobody beside it
-        monkeypatch.setattr("sordino.federated.rounds._TOGETHER", together)
+        monkeypatch.setattr("sordino.together.federated._rounds._TOGETHER", together)
         parts = simulate(agreement, *LINEAR, data, **settings)
         np.testing.assert_allclose(parts.params, whole.params, atol=1e-6)
 
@@ -303,8 +303,8 @@ def test_one_draw_a_round_has_the_covariance_of_all_clients_draws(
         stream = SumStream.of(cohorts, leak=leak, growing=growing)
         expected = brute_force(cohorts, leak, growing)
         np.testing.assert_allclose(stream.dense(), expected, atol=1e-12)
-        # The map that `SumNoise` applies: its rows for unit draws, in chunks of any size.
-        noise = SumNoise(stream, T, seed=0)
+        # The map that `RoundNoise` applies: its rows for unit draws, in chunks of any size.
+        noise = RoundNoise(stream, T, seed=0)
         noise._chance = _UnitDraws(T)  # type: ignore[assignment]
         chunks = [noise.rows(min(3, T - at)) for at in range(0, T, 3)]
         applied = np.concatenate(chunks).astype(np.float64)
@@ -369,7 +369,7 @@ def test_server_mu_is_what_clients_pay() -> None:
     for options in ({}, {"extra": 2}, {"schedule": "paper"}, {"uses": 3, "examples": 2}):
         agreement = agree(parameters=15, **{**PART, "cap": 9, **options})
         data = split(*rows(60), 6, seed=1, sizes=[2, 4, 20, 10, 12, 12])
-        kind = Contribution.of(agreement, *LINEAR)
+        kind = ClientEvaluator.of(agreement, *LINEAR)
         spent = []
         cohorts = random_cohorts(agreement, SEED)
         for i, name in enumerate(agreement.clients):

@@ -8,10 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.federated.account import tree_mu_squared
-from sordino.federated.agreeing import agree
-from sordino.federated.cohorts import Cohorts, fixed_cohorts, random_cohorts, round_robin_cohorts
-from sordino.federated.sum_stream import (
+from sordino.together.federated._account import tree_mu_squared
+from sordino.together.federated._agreeing import agree
+from sordino.together.federated._cohorts import (
+    Cohorts,
+    fixed_cohorts,
+    random_cohorts,
+    round_robin_cohorts,
+)
+from sordino.together.federated._sum_stream import (
     SumStream,
     expected_precision,
     observers,

@@ -9,16 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.federated.agreeing import agree
-from sordino.federated.agreement import Agreement
-from sordino.federated.coordinator import DurableServer
-from sordino.federated.durable import DurableClient, Part, VolatileClient
-from sordino.federated.messages import Request, message_from_bytes
-from sordino.federated.noise import drawn, insecure_secret, noise_key, order_key, taken_back, turned
-from sordino.federated.server import Server
-from sordino.keystore import KeyStore
-from sordino.losses import Logistic
-from sordino.secure.pads import new_private_key, public_key
+from sordino._base.keystore import KeyStore
+from sordino.parts._losses import Logistic
+from sordino.together.federated._agreeing import agree
+from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._coordinator import DurableServer
+from sordino.together.federated._durable import ClientConfig, DurableClient, VolatileClient
+from sordino.together.federated._messages import RoundRequest, message_from_bytes
+from sordino.together.federated._noise import (
+    cancelled_draws,
+    drawn,
+    insecure_secret,
+    noise_key,
+    order_key,
+    turned,
+)
+from sordino.together.federated._server import Server
+from sordino.together.secure._pads import new_private_key, public_key
 
 FEATURES = 5
 
@@ -49,11 +56,11 @@ def secure_agreement(clients: int = 4, **options: Any) -> tuple[Agreement, dict[
 
 def parts(
     agreement: Agreement, private: Mapping[str, bytes] | None = None, **options: Any
-) -> dict[str, Part]:
+) -> dict[str, ClientConfig]:
     rows = data(len(agreement.clients), **options)
     start = np.zeros(FEATURES, np.float32)
     return {
-        name: Part(
+        name: ClientConfig(
             name,
             agreement,
             Logistic(),
@@ -76,7 +83,7 @@ def volatile(agreement: Agreement, **options: Any) -> dict[str, VolatileClient]:
     }
 
 
-def durable(part: Part, folder: Path) -> DurableClient:
+def durable(part: ClientConfig, folder: Path) -> DurableClient:
     return DurableClient.open(
         part,
         folder / f"{part.name}.journal",
@@ -105,7 +112,7 @@ class Replay:
     It follows the client's journal only (requests, indices, parents), with code of its own.
     """
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: ClientConfig) -> None:
         self.part = part
         secret = secret_of(part.name)
         self.client = part.client(order_key(secret))
@@ -113,7 +120,7 @@ class Replay:
         self.noise: dict[int, NDArray[np.int64]] = {}
         self.sums: dict[int, NDArray[np.int64]] = {}
 
-    def sent(self, request: Request, index: int, parent: int, block: int) -> NDArray[np.int64]:
+    def sent(self, request: RoundRequest, index: int, parent: int, block: int) -> NDArray[np.int64]:
         """The message without pads, from scratch."""
         import hashlib
 
@@ -124,7 +131,9 @@ class Replay:
         self._ratchet = turned(self._ratchet)
         s = self.client.data.total(request.point, request.previous, request.round, block).value
         self.noise[index], self.sums[index] = y, s
-        before = taken_back(self.noise[parent], agreement.leak) if parent and agreement.leak else 0
+        before = (
+            cancelled_draws(self.noise[parent], agreement.leak) if parent and agreement.leak else 0
+        )
         return np.asarray(s + y - before)
 
     def left(self, committed: list[int]) -> NDArray[np.int64]:
@@ -134,11 +143,11 @@ class Replay:
         for place, index in enumerate(committed):
             total += self.noise[index]
             if place + 1 < len(committed) and agreement.leak:
-                total -= taken_back(self.noise[index], agreement.leak)
+                total -= cancelled_draws(self.noise[index], agreement.leak)
         return total
 
 
-def request_of(raw: bytes) -> Request:
+def request_of(raw: bytes) -> RoundRequest:
     found = message_from_bytes(raw)
-    assert isinstance(found, Request)
+    assert isinstance(found, RoundRequest)
     return found

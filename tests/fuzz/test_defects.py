@@ -17,15 +17,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.published import read_cifar10, read_idx, read_svmlight
 from fuzz.contract import attempt
 from fuzz.mutate import nested
 from fuzz.readers import READERS
 
 from fuzz import seeds
-from sordino.datasets import read_cifar10, read_idx, read_svmlight, read_table
-from sordino.errors import SordinoError, nearest, shown
-from sordino.models.saved import load_model
-from sordino.planning import Plan
+from sordino._base.errors import SordinoError, nearest, shown
+from sordino.models._saved import load_model
+from sordino.models._tables import read_table
+from sordino.planning._plans import Plan
 
 PACKED = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 
@@ -233,8 +234,8 @@ import sys
 from pathlib import Path
 from fuzz.limits import limit_memory
 from fuzz.readers import READERS
-from sordino.errors import SordinoError
-import pandas, sordino.datasets, sordino.models.saved, sklearn.datasets
+from sordino._base.errors import SordinoError
+import pandas, sordino.models, sordino.models._saved, sklearn.datasets
 limit_memory(400 << 20)
 for name in sys.argv[1:]:
     reader, path = name.split("=", 1)

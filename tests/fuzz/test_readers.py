@@ -20,7 +20,7 @@ from fuzz.readers import READERS, Reader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sordino.errors import SordinoError
+from sordino._base.errors import SordinoError
 
 FEW, MANY = 40, 2000
 # In the time of CI few examples; `make test-slow` and `make fuzz` try many.

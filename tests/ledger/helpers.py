@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.ledger.composition import Charge
-from sordino.privacy.amplification import SampledGaussian
-from sordino.privacy.guarantee import Guarantee
+from sordino.engine.ledger._composition import Charge
+from sordino.privacy._amplification import SampledGaussian
+from sordino.privacy._guarantee import Guarantee
 
 # Everything that decides a release, as a run tells it.
 WHOLE_RUN = {"plan": "0f", "data": "1e", "start": "2d", "program": "3c"}

@@ -13,8 +13,9 @@ import sys
 import time
 import traceback
 
-from sordino.errors import SordinoError
-from sordino.ledger import BudgetExceeded, Ledger
+from sordino._base.errors import SordinoError
+from sordino.engine.ledger._composition import BudgetExceeded
+from sordino.engine.ledger._ledger import Ledger
 
 from .helpers import WHOLE_RUN, gaussian
 

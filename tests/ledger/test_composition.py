@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.errors import SordinoError
-from sordino.ledger.composition import (
+from sordino._base.errors import SordinoError
+from sordino.engine.ledger._composition import (
     UNIT_BITS,
     Allowance,
-    Total,
+    ComposedCost,
     charge_from_json,
     noise_factor,
     restated,
     what_fits,
 )
-from sordino.privacy.amplification import SampledGaussian
-from sordino.privacy.gdp import epsilon_from_mu, mu_from_epsilon_delta
-from sordino.privacy.guarantee import Guarantee, compose
-from sordino.privacy.selection import SelectionGuarantee, StoppingLaw
+from sordino.privacy._amplification import SampledGaussian
+from sordino.privacy._gdp import epsilon_from_mu, mu_from_epsilon_delta
+from sordino.privacy._guarantee import Guarantee, compose
+from sordino.privacy._selection import SelectionGuarantee, StoppingLaw
 
 from .helpers import gaussian, poisson
 
@@ -36,7 +36,7 @@ def search(mu: float = 0.1, mean: float = 10.0) -> SelectionGuarantee:
 
 @given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=40))
 def test_gaussian_totals_are_exact_and_their_mu_rounded_up(mus: list[float]) -> None:
-    total = Total.of(gaussian(mu).guarantee for mu in mus)
+    total = ComposedCost.of(gaussian(mu).guarantee for mu in mus)
     exact = sum(Fraction(mu) ** 2 for mu in mus)
     assert Fraction(total.gaussian_units, 2**UNIT_BITS) == exact
     assert Fraction(total.mu) ** 2 >= exact
@@ -48,30 +48,30 @@ def test_gaussian_totals_are_exact_and_their_mu_rounded_up(mus: list[float]) -> 
 def test_equal_parts_of_a_budget_all_fit_and_not_one_more(mu: float, runs: int) -> None:
     part = mu / math.sqrt(runs) * (1 - 1e-15)
     allowance = Allowance(mu=mu)
-    assert Total.of([gaussian(part).guarantee] * runs).within(allowance)
-    assert not Total.of([gaussian(part).guarantee] * (runs + 1)).within(allowance)
+    assert ComposedCost.of([gaussian(part).guarantee] * runs).within(allowance)
+    assert not ComposedCost.of([gaussian(part).guarantee] * (runs + 1)).within(allowance)
 
 
 def test_a_gaussian_budget_can_be_spent_to_its_end() -> None:
     whole = mu_from_epsilon_delta(1.0, 1e-5)
-    assert Total.of([gaussian(whole).guarantee]).within(BUDGET)
-    assert not Total.of([gaussian(math.nextafter(whole, 1)).guarantee]).within(BUDGET)
+    assert ComposedCost.of([gaussian(whole).guarantee]).within(BUDGET)
+    assert not ComposedCost.of([gaussian(math.nextafter(whole, 1)).guarantee]).within(BUDGET)
     half = gaussian(whole / 2).guarantee
-    assert Total.of([half] * 4).within(BUDGET)
-    assert not Total.of([*[half] * 4, gaussian(1e-9).guarantee]).within(BUDGET)
+    assert ComposedCost.of([half] * 4).within(BUDGET)
+    assert not ComposedCost.of([*[half] * 4, gaussian(1e-9).guarantee]).within(BUDGET)
 
 
 def test_totals_do_not_depend_on_order_and_equal_runs_merge() -> None:
     charges = [poisson(noise).guarantee for noise in (1.0, 1.5, 1.0)] + [gaussian(0.1).guarantee]
-    assert Total.of(charges) == Total.of(reversed(charges))
-    steps = sorted(part.steps for part in Total.of(charges).sampled)
+    assert ComposedCost.of(charges) == ComposedCost.of(reversed(charges))
+    steps = sorted(part.steps for part in ComposedCost.of(charges).sampled)
     assert steps == [100, 200]
 
 
 def test_amplified_runs_cost_what_their_composition_costs() -> None:
     run = poisson().guarantee
     assert isinstance(run, Guarantee)
-    three = Total.of([run] * 3)
+    three = ComposedCost.of([run] * 3)
     direct = compose([run] * 3).epsilon(1e-5)
     assert three.epsilon(1e-5) == pytest.approx(direct, rel=1e-3)
     assert three.epsilon(1e-5) < 3 * run.epsilon(1e-5)
@@ -82,17 +82,17 @@ def test_amplified_runs_cost_what_their_composition_costs() -> None:
 
 def test_searches_compose_with_everything_and_cost_more_than_alone() -> None:
     alone = search().epsilon(1e-5)
-    with_run = Total.of([search(), gaussian(0.1).guarantee]).epsilon(1e-5)
+    with_run = ComposedCost.of([search(), gaussian(0.1).guarantee]).epsilon(1e-5)
     assert alone < with_run < alone + epsilon_from_mu(0.1, 1e-5) + 0.5
     sampled = restated(poisson(5.0).guarantee, "zero-out", "example")
-    mixed = Total.of([search(), sampled])
+    mixed = ComposedCost.of([search(), sampled])
     assert alone < mixed.epsilon(1e-5) <= alone * 1.2 + sampled.epsilon(0.5e-5) + 0.5
 
 
 def test_a_budget_in_mu_takes_no_searches() -> None:
     with pytest.raises(SordinoError, match="budget of epsilon and delta"):
-        Total.of([search()]).within(Allowance(mu=1.0))
-    assert Total.of([poisson(50.0).guarantee]).within(Allowance(mu=1.0))  # unamplified: 0.2
+        ComposedCost.of([search()]).within(Allowance(mu=1.0))
+    assert ComposedCost.of([poisson(50.0).guarantee]).within(Allowance(mu=1.0))  # unamplified: 0.2
 
 
 @given(st.lists(st.floats(1e-3, 0.3), max_size=10))
@@ -100,10 +100,12 @@ def test_what_fits_fits_and_little_more_does_not(mus: list[float]) -> None:
     charges = [gaussian(mu).guarantee for mu in mus]
     fits = what_fits(charges, BUDGET)
     if fits.mu == 0:
-        assert not Total.of([*charges, gaussian(1e-9).guarantee]).within(BUDGET)
+        assert not ComposedCost.of([*charges, gaussian(1e-9).guarantee]).within(BUDGET)
         return
-    assert Total.of([*charges, gaussian(fits.mu).guarantee]).within(BUDGET)
-    assert not Total.of([*charges, gaussian(fits.mu * (1 + 1e-9) + 1e-13).guarantee]).within(BUDGET)
+    assert ComposedCost.of([*charges, gaussian(fits.mu).guarantee]).within(BUDGET)
+    assert not ComposedCost.of([*charges, gaussian(fits.mu * (1 + 1e-9) + 1e-13).guarantee]).within(
+        BUDGET
+    )
     assert fits.epsilon is not None
     planned = mu_from_epsilon_delta(fits.epsilon, 1e-5)
     assert planned <= fits.mu
@@ -114,8 +116,10 @@ def test_what_fits_beside_an_amplified_run() -> None:
     charges = [poisson().guarantee]
     budget = Allowance(3.0, 1e-5)
     fits = what_fits(charges, budget)
-    assert Total.of([*charges, gaussian(fits.mu, "add-remove").guarantee]).within(budget)
-    assert not Total.of([*charges, gaussian(fits.mu * 1.01, "add-remove").guarantee]).within(budget)
+    assert ComposedCost.of([*charges, gaussian(fits.mu, "add-remove").guarantee]).within(budget)
+    assert not ComposedCost.of([*charges, gaussian(fits.mu * 1.01, "add-remove").guarantee]).within(
+        budget
+    )
 
 
 def test_the_noise_factor_is_enough() -> None:
@@ -123,14 +127,16 @@ def test_the_noise_factor_is_enough() -> None:
     wanted = gaussian(0.5).guarantee
     factor = noise_factor(charges, wanted, BUDGET)
     assert factor is not None
-    assert Total.of([*charges, gaussian(0.5 / factor).guarantee]).within(BUDGET)
-    assert not Total.of([*charges, gaussian(0.5 / factor * 1.001).guarantee]).within(BUDGET)
+    assert ComposedCost.of([*charges, gaussian(0.5 / factor).guarantee]).within(BUDGET)
+    assert not ComposedCost.of([*charges, gaussian(0.5 / factor * 1.001).guarantee]).within(BUDGET)
     sampled = poisson().guarantee
     assert isinstance(sampled, Guarantee)
     factor = noise_factor([sampled], sampled, Allowance(1.0, 1e-5))
     assert factor is not None
     louder = replace(sampled.sampled[0], noise_std=factor)
-    assert Total.of([sampled, replace(sampled, sampled=(louder,))]).within(Allowance(1.0, 1e-5))
+    assert ComposedCost.of([sampled, replace(sampled, sampled=(louder,))]).within(
+        Allowance(1.0, 1e-5)
+    )
     everything = gaussian(mu_from_epsilon_delta(1.0, 1e-5)).guarantee
     assert noise_factor([everything], wanted, BUDGET) is None
 
@@ -173,7 +179,7 @@ def test_what_does_not_carry_over_is_refused() -> None:
         restated(fixed, "zero-out", "example")
     nothing = Guarantee.nothing(adjacency="zero-out", unit="example", participation="once")
     with pytest.raises(SordinoError, match="without privacy"):
-        Total.of([nothing])
+        ComposedCost.of([nothing])
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ import pandas as pd
 import pytest
 
 import sordino
-from sordino.errors import SordinoError
-from sordino.ledger import BudgetExceeded, Ledger
-from sordino.ledger import ledger as ledger_module
-from sordino.ledger.composition import Total
-from sordino.privacy.gdp import mu_from_epsilon_delta
-from sordino.privacy.guarantee import Guarantee
+from sordino._base.errors import SordinoError
+from sordino.engine.ledger import _ledger as ledger_module
+from sordino.engine.ledger._composition import BudgetExceeded, ComposedCost
+from sordino.engine.ledger._ledger import Ledger
+from sordino.privacy._gdp import mu_from_epsilon_delta
+from sordino.privacy._guarantee import Guarantee
 
 from .helpers import WHOLE_RUN, Costs, gaussian, poisson
 
@@ -127,14 +127,14 @@ def test_amplified_runs_share_a_budget_by_their_privacy_losses(ledger: Ledger) -
     single = run.guarantee.epsilon(1e-5)
     ledger.add_dataset("sampled", epsilon=2 * single, delta=1e-5, adjacency="add-remove")
     accepted = 3  # adding epsilons would allow two
-    while Total.of([run.guarantee] * (accepted + 1)).epsilon(1e-5) <= 2 * single:
+    while ComposedCost.of([run.guarantee] * (accepted + 1)).epsilon(1e-5) <= 2 * single:
         accepted += 1
     for number in range(accepted):
         ledger.reserve("sampled", run, run=f"s{number}")
     with pytest.raises(BudgetExceeded):
         ledger.reserve("sampled", run, run="more")
     status = ledger.status("sampled")
-    assert status.epsilon == Total.of([run.guarantee] * accepted).epsilon(1e-5)
+    assert status.epsilon == ComposedCost.of([run.guarantee] * accepted).epsilon(1e-5)
 
 
 def test_runs_without_privacy_are_refused(ledger: Ledger) -> None:
@@ -383,7 +383,7 @@ def test_the_json_of_a_status_is_complete(ledger: Ledger) -> None:
 
 def test_opening_a_ledger_needs_neither_jax_nor_the_slow_accountant(ledger: Ledger) -> None:
     code = (
-        "import sys; from sordino.ledger import Ledger; Ledger.open(sys.argv[1]).status('people'); "
+        "import sys; from sordino.engine.ledger import Ledger; Ledger.open(sys.argv[1]).status('people'); "
         "assert not {'jax', 'dp_accounting', 'pandas'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(ledger.path)], check=True)

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import sordino
-from sordino.cli.main import app
-from sordino.ledger import Ledger
+from sordino.app.cli._main import app
+from sordino.engine.ledger._ledger import Ledger
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from sordino.errors import SordinoError
-from sordino.ledger import BudgetExceeded, Ledger
-from sordino.ledger.chain import Witness
+from sordino._base.errors import SordinoError
+from sordino.engine.ledger._chain import Witness
+from sordino.engine.ledger._composition import BudgetExceeded
+from sordino.engine.ledger._ledger import Ledger
 
 from .helpers import WHOLE_RUN, gaussian
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sordino.ledger import Ledger
-from sordino.ledger.composition import UNIT_BITS, Total
+from sordino.engine.ledger._composition import UNIT_BITS, ComposedCost
+from sordino.engine.ledger._ledger import Ledger
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
@@ -60,7 +60,8 @@ def test_eight_processes_never_overspend_and_lose_nothing(ledger: Ledger) -> Non
     spent = sum(Fraction(mu) ** 2 for mu in promised.values())
     assert spent <= Fraction(0.75) ** 2
     assert (
-        Fraction(Total.of(h.charge for h in charged.values()).gaussian_units, 2**UNIT_BITS) == spent
+        Fraction(ComposedCost.of(h.charge for h in charged.values()).gaussian_units, 2**UNIT_BITS)
+        == spent
     )
     assert refused > 500
     assert again.what_fits("people").mu < 0.05

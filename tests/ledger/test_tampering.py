@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.errors import SordinoError
-from sordino.keystore import KeyStore
-from sordino.ledger import Ledger
-from sordino.ledger.chain import Witness
+from sordino._base.errors import SordinoError
+from sordino._base.keystore import KeyStore
+from sordino.engine.ledger._chain import Witness
+from sordino.engine.ledger._ledger import Ledger
 
 from .helpers import WHOLE_RUN, gaussian
 

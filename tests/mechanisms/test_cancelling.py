@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.mechanisms.base import Mechanism, mechanism_from_json
-from sordino.mechanisms.cancelling import Cancelling
-from sordino.mechanisms.catalogue import fit_mechanism
-from sordino.mechanisms.dense import Dense
-from sordino.mechanisms.independent import Independent
-from sordino.mechanisms.maps import Anytime, Channels
-from sordino.mechanisms.workloads import LinearMap, Workload
-from sordino.privacy.participation import (
+from sordino._base.errors import SordinoError
+from sordino.parts.mechanisms._base import Mechanism, mechanism_from_json
+from sordino.parts.mechanisms._cancelling import Cancelling
+from sordino.parts.mechanisms._catalogue import fit_mechanism
+from sordino.parts.mechanisms._dense import Dense
+from sordino.parts.mechanisms._independent import Independent
+from sordino.parts.mechanisms._maps import AnytimeMap, Channels
+from sordino.parts.mechanisms._workloads import LinearMap, Workload
+from sordino.privacy._participation import (
     FixedBatches,
     FreshPermutations,
     MinSeparation,
@@ -25,7 +25,7 @@ from sordino.privacy.participation import (
     PatternList,
     SinglePass,
 )
-from sordino.privacy.sensitivity import sensitivity
+from sordino.privacy._sensitivity import sensitivity
 
 SUMS = Workload.prefix()
 ITERATES = Workload("double prefix", ratios=(1.0, 1.0))
@@ -213,7 +213,7 @@ def test_a_unit_in_every_step() -> None:
         PatternList(24, ((0, 3, 20), (5,), (1, 2))),
     ],
 )
-@pytest.mark.parametrize("workload", [SUMS, ITERATES, Anytime(), Workload.ema(0.9)])
+@pytest.mark.parametrize("workload", [SUMS, ITERATES, AnytimeMap(), Workload.ema(0.9)])
 def test_no_other_leak_is_better(workload: LinearMap, rule: Participation) -> None:
     found = squared_error(Cancelling.leaky(workload, rule), workload, rule)
     for leak in [*np.linspace(0, 0.9, 31), *(1 - np.geomspace(1e-3, 0.1, 20)), 1.0]:
@@ -232,11 +232,11 @@ def test_a_map_counts_by_what_it_does() -> None:
     expected = Cancelling.leaky(ITERATES, rule)
     for same in (OnlyApply(), Channels((ITERATES,))):
         assert Cancelling.leaky(same, rule).leak == pytest.approx(expected.leak, abs=1e-6)  # type: ignore[arg-type]
-    assert Cancelling.leaky(Averaged(), rule) == Cancelling.leaky(Anytime(), rule)  # type: ignore[arg-type]
+    assert Cancelling.leaky(Averaged(), rule) == Cancelling.leaky(AnytimeMap(), rule)  # type: ignore[arg-type]
     made = Cancelling(50, 0.9)
-    W = Anytime().matrix(50)
+    W = AnytimeMap().matrix(50)
     direct = np.linalg.norm(W @ made.noising_matrix(), axis=1)
-    np.testing.assert_allclose(made.workload_error(Anytime()), direct, rtol=1e-12)
+    np.testing.assert_allclose(made.workload_error(AnytimeMap()), direct, rtol=1e-12)
     np.testing.assert_allclose(
         made.workload_error(ITERATES),
         np.linalg.norm(ITERATES.matrix(50) @ made.noising_matrix(), axis=1),
@@ -248,7 +248,7 @@ def test_long_runs() -> None:
     """Toeplitz workloads have no limit; other maps are judged by the nearest one of them."""
     assert Cancelling.leaky(ITERATES, FixedBatches(100_000, 1000)).leak > 0.98
     rule = FixedBatches(5000, 1000)
-    assert Cancelling.leaky(Anytime(), rule) == Cancelling.leaky(ITERATES, rule)
+    assert Cancelling.leaky(AnytimeMap(), rule) == Cancelling.leaky(ITERATES, rule)
     with pytest.raises(SordinoError, match="at most 4,096 steps, got 5,000"):
         Cancelling.leaky(Averaged(), rule)  # type: ignore[arg-type]
     assert Cancelling(1_000_000).state_vectors() == 0

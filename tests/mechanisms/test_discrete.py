@@ -15,8 +15,8 @@ import pytest
 from scipy import stats
 
 from sordino import SordinoError
-from sordino.mechanisms.chacha import ChaCha20Generator
-from sordino.mechanisms.discrete import (
+from sordino.parts.mechanisms._chacha import ChaCha20Generator
+from sordino.parts.mechanisms._discrete import (
     _BAND,
     _CAPACITY,
     _COLUMNS,

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino import _files
-from sordino.mechanisms import disk
-from sordino.mechanisms.dense import Dense
-from sordino.mechanisms.disk import remembered_dense
-from sordino.mechanisms.factorize.dense import DenseResult, optimize_dense
-from sordino.mechanisms.maps import Anytime
-from sordino.mechanisms.workloads import Workload
-from sordino.privacy.participation import FixedBatches
-from sordino.privacy.sensitivity import sensitivity
+from sordino._base import files as _files
+from sordino.parts.mechanisms import _disk as disk
+from sordino.parts.mechanisms._dense import Dense
+from sordino.parts.mechanisms._disk import remembered_dense
+from sordino.parts.mechanisms._maps import AnytimeMap
+from sordino.parts.mechanisms._workloads import Workload
+from sordino.parts.mechanisms.factorize._dense import DenseResult, optimize_dense
+from sordino.privacy._participation import FixedBatches
+from sordino.privacy._sensitivity import sensitivity
 
 PREFIX = Workload.prefix()
 N = disk.SHORTEST
@@ -210,11 +210,11 @@ def test_where_caches_are_kept(
 def test_a_forged_file_cannot_cost_privacy(folder: Path) -> None:
     """Whatever is read, the sensitivity is that of the numbers that will be multiplied."""
     rule = FixedBatches(N, 16)
-    Dense.optimized(Anytime(), rule)
+    Dense.optimized(AnytimeMap(), rule)
     forged = np.tril(np.random.default_rng(0).normal(size=(N, N))) + 9 * np.eye(N)
     path = only_file(folder)
     path.write_bytes(disk._written(DenseResult(forged, 0.0, 1e-9), 1e9))
-    read = Dense.optimized(Anytime(), rule)
+    read = Dense.optimized(AnytimeMap(), rule)
     C = np.linalg.inv(read.noising.astype(np.float64))
     np.testing.assert_allclose(C, forged, rtol=0, atol=1e-4)
     X = np.abs(C.T @ C)

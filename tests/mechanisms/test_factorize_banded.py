@@ -9,16 +9,14 @@ from hypothesis import strategies as st
 from scipy.linalg import toeplitz
 from scipy.optimize import minimize
 
-from sordino.mechanisms.factorize import (
+from sordino.parts.mechanisms._workloads import Workload
+from sordino.parts.mechanisms.factorize._banded import optimize_banded
+from sordino.parts.mechanisms.factorize._error import dense_error, rmse, toeplitz_error
+from sordino.parts.mechanisms.factorize._toeplitz import (
     column_norms,
-    dense_error,
     fixed_order_sensitivity,
-    optimize_banded,
-    rmse,
     sqrt_toeplitz,
-    toeplitz_error,
 )
-from sordino.mechanisms.workloads import Workload
 
 PREFIX = Workload.prefix()
 MAL = Workload.recursive(0.9, np.exp(-2.5))

@@ -9,19 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.mechanisms import _jax_privacy
-from sordino.mechanisms.factorize import (
-    BLTParameters,
+from sordino.parts.mechanisms import _jax_privacy
+from sordino.parts.mechanisms._workloads import Workload
+from sordino.parts.mechanisms.factorize._blt import BLTParameters, optimize_blt
+from sordino.parts.mechanisms.factorize._error import noising_error, rmse, toeplitz_error
+from sordino.parts.mechanisms.factorize._geometric import error_squared, sensitivity_squared
+from sordino.parts.mechanisms.factorize._toeplitz import (
     fixed_order_sensitivity,
     inverse_coefficients,
-    noising_error,
-    optimize_blt,
-    rmse,
     sqrt_toeplitz,
-    toeplitz_error,
 )
-from sordino.mechanisms.factorize._geometric import error_squared, sensitivity_squared
-from sordino.mechanisms.workloads import Workload
 
 PREFIX = Workload.prefix()
 MAL = Workload.recursive(0.9, np.exp(-2.5))

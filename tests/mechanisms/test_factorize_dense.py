@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from sordino.mechanisms import _jax_privacy
-from sordino.mechanisms.factorize import completed, dense_error, optimize_dense, rmse
-from sordino.mechanisms.workloads import Workload
+from sordino.parts.mechanisms import _jax_privacy
+from sordino.parts.mechanisms._workloads import Workload
+from sordino.parts.mechanisms.factorize._dense import optimize_dense
+from sordino.parts.mechanisms.factorize._error import dense_error, rmse
+from sordino.parts.mechanisms.factorize._linear import completed
 
 PREFIX = Workload.prefix()
 MAL = Workload.recursive(0.9, np.exp(-2.5))

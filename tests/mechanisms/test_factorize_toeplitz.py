@@ -9,18 +9,20 @@ from hypothesis import strategies as st
 from scipy.linalg import toeplitz
 from scipy.special import ellipk
 
-from sordino.mechanisms import _jax_privacy
-from sordino.mechanisms.factorize import (
-    column_norms,
+from sordino.parts.mechanisms import _jax_privacy
+from sordino.parts.mechanisms._workloads import Workload
+from sordino.parts.mechanisms.factorize._error import (
     dense_error,
-    fixed_order_sensitivity,
-    inverse_coefficients,
     noising_error,
     rmse,
-    sqrt_toeplitz,
     toeplitz_error,
 )
-from sordino.mechanisms.workloads import Workload
+from sordino.parts.mechanisms.factorize._toeplitz import (
+    column_norms,
+    fixed_order_sensitivity,
+    inverse_coefficients,
+    sqrt_toeplitz,
+)
 
 PREFIX = Workload.prefix()
 MAL = Workload.recursive(0.9, np.exp(-2.5))

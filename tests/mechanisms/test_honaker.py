@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.mechanisms.base import mechanism_from_json
-from sordino.mechanisms.catalogue import fit_mechanism
-from sordino.mechanisms.honaker import full_tree, node_gram
-from sordino.mechanisms.maps import LaggedMomentum
-from sordino.mechanisms.tree import Tree
-from sordino.mechanisms.workloads import Workload
-from sordino.privacy.dyadic import all_nodes, compose, node_matrix
-from sordino.privacy.participation import FixedBatches, SinglePass
-from sordino.privacy.sensitivity import sensitivity
+from sordino._base.errors import SordinoError
+from sordino.parts.mechanisms._base import mechanism_from_json
+from sordino.parts.mechanisms._catalogue import fit_mechanism
+from sordino.parts.mechanisms._honaker import full_tree, node_gram
+from sordino.parts.mechanisms._maps import LaggedMomentumMap
+from sordino.parts.mechanisms._tree import Tree
+from sordino.parts.mechanisms._workloads import Workload
+from sordino.privacy._dyadic import all_nodes, node_matrix, nodes_between
+from sordino.privacy._participation import FixedBatches, SinglePass
+from sordino.privacy._sensitivity import sensitivity
 
 
 def online_from_below(steps: int) -> np.ndarray:
@@ -30,7 +30,10 @@ def online_from_below(steps: int) -> np.ndarray:
         variances.append(1.0 / (1.0 + 0.5 / variances[-1]))
     return np.array(
         [
-            sum(variances[(last - first + 1).bit_length() - 1] for first, last in compose(1, t))
+            sum(
+                variances[(last - first + 1).bit_length() - 1]
+                for first, last in nodes_between(1, t)
+            )
             for t in range(1, steps + 1)
         ]
     )
@@ -109,7 +112,7 @@ def test_by_name_with_the_decay_of_the_workload() -> None:
     for workload, beta in (
         (Workload.prefix(), 1.0),
         (Workload.ema(0.1), 0.9),
-        (LaggedMomentum(10, 0.8, 0.5, 0.2), 0.8),
+        (LaggedMomentumMap(10, 0.8, 0.5, 0.2), 0.8),
     ):
         made = fit_mechanism("tree-full", workload, rule)
         np.testing.assert_allclose(made.strategy().gram(), node_gram(20, beta), atol=3e-6)

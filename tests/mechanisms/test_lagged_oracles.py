@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.mechanisms import base
-from sordino.mechanisms.banded import Banded
-from sordino.mechanisms.factorize.toeplitz import sqrt_toeplitz
-from sordino.mechanisms.maps import Channels, LaggedMomentum
-from sordino.mechanisms.phases import Phases
-from sordino.mechanisms.split import lagged_mechanism
-from sordino.mechanisms.tree import Tree
-from sordino.mechanisms.windows import reconstruct, recurrence, window_sum
-from sordino.mechanisms.workloads import Workload
-from sordino.privacy.dyadic import all_nodes, compose, decoder, node_matrix, used_nodes
-from sordino.privacy.participation import FixedBatches
-from sordino.privacy.sensitivity import sensitivity
+from sordino._base.errors import SordinoError
+from sordino.parts.mechanisms import _base as base
+from sordino.parts.mechanisms._banded import Banded
+from sordino.parts.mechanisms._maps import Channels, LaggedMomentumMap
+from sordino.parts.mechanisms._phases import Phases
+from sordino.parts.mechanisms._split import lagged_mechanism
+from sordino.parts.mechanisms._tree import Tree
+from sordino.parts.mechanisms._windows import reconstruct, recurrence, window_sum
+from sordino.parts.mechanisms._workloads import Workload
+from sordino.parts.mechanisms.factorize._toeplitz import sqrt_toeplitz
+from sordino.privacy._dyadic import all_nodes, decoder, node_matrix, nodes_between, used_nodes
+from sordino.privacy._participation import FixedBatches
+from sordino.privacy._sensitivity import sensitivity
 
 # ---- oracle 3: exact algebra ---------------------------------------------------------------------
 
@@ -37,7 +37,7 @@ def test_without_noise_it_is_the_plain_momentum(B: int, T: int, gamma: float) ->
     a = np.random.default_rng(T).normal(size=(T, 3))
     stream = a.copy()
     stream[B:] -= (1 - gamma) * a[:-B] if T > B else 0.0
-    found = LaggedMomentum(B, 0.9, gamma, 0.1).apply(stream)
+    found = LaggedMomentumMap(B, 0.9, gamma, 0.1).apply(stream)
     np.testing.assert_allclose(found, Workload.ema(0.1).apply(a), rtol=0, atol=1e-12)
 
 
@@ -51,7 +51,7 @@ def test_fresh_permutations_break_it() -> None:
     a = np.take_along_axis(gradient, order, axis=1)
     stream = a.copy()
     stream[1:] -= (1 - gamma) * np.take_along_axis(gradient[:-1], order[1:], axis=1)
-    found = LaggedMomentum(B, 0.9, gamma, 0.1).apply(stream.ravel())
+    found = LaggedMomentumMap(B, 0.9, gamma, 0.1).apply(stream.ravel())
     expected = Workload.ema(0.1).apply(a.ravel())
     np.testing.assert_allclose(found[:B], expected[:B], atol=1e-12)
     assert np.abs(found - expected).max() > 1e-3
@@ -118,7 +118,7 @@ def test_variance_of_the_reads() -> None:
 def test_two_batches_three_epochs() -> None:
     B, T, beta, gamma = 2, 6, 0.5, 0.5
     phases = Phases((Tree(B, beta), Tree(T - B, beta)), (1.0, 1.0))
-    M = LaggedMomentum(B, beta, gamma, 1.0)
+    M = LaggedMomentumMap(B, beta, gamma, 1.0)
     first = (np.arange(T) < B).astype(float)
     np.testing.assert_allclose(
         phases.workload_error(M, first) ** 2,
@@ -149,10 +149,10 @@ def random_nodes(T: int, seed: int) -> dict:
 def test_compose_never_reads_the_future() -> None:
     for last in range(1, 70):
         for first in range(1, last + 1):
-            nodes = compose(first, last)
+            nodes = nodes_between(first, last)
             assert [t for a, z in nodes for t in range(a, z + 1)] == list(range(first, last + 1))
             assert max(z for _, z in nodes) <= last
-    assert compose(1, 0) == []
+    assert nodes_between(1, 0) == []
 
 
 def test_a_missing_node_raises() -> None:
@@ -216,17 +216,17 @@ def noise_against_algorithm_1(B, Q, alpha, rho, gamma, fit, anchored=False) -> f
     """RMSE of the momentum estimate over that of Algorithm 1 with its exact tree; C1 = 1, C2 = rho."""
     T, beta = B * Q, 1 - alpha
     rule, Cy = FixedBatches(T, B), (1 - gamma) * rho + gamma
-    judged, clips = LaggedMomentum(B, beta, gamma, alpha), (1.0, Cy)
+    iterate_map, clips = LaggedMomentumMap(B, beta, gamma, alpha), (1.0, Cy)
     weights = np.where(np.arange(T) < B, 1.0, Cy)
     if anchored:
-        judged, clips = Channels((judged, Workload.ema(alpha))), (1.0, Cy, rho)
+        iterate_map, clips = Channels((iterate_map, Workload.ema(alpha))), (1.0, Cy, rho)
         weights = np.stack([weights, np.full(T, rho)], axis=1)
     made = lagged_mechanism(
-        steps=T, lag=B, beta=beta, clips=clips, participation=rule, fit=fit, judged=judged
+        steps=T, lag=B, beta=beta, clips=clips, participation=rule, fit=fit, iterate_map=iterate_map
     )
     assert sensitivity(made.strategy(), rule).value == pytest.approx(1, rel=3e-7)
     plain = Tree(T, beta)
-    ours = made.workload_error(judged, weights)
+    ours = made.workload_error(iterate_map, weights)
     theirs = sensitivity(plain.strategy(), rule).value * plain.workload_error(Workload.ema(alpha))
     return float(np.sqrt(np.mean(ours**2) / np.mean(theirs**2)))
 

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 
 from sordino import SordinoError
-from sordino.mechanisms.banded import Banded
-from sordino.mechanisms.base import Mechanism
-from sordino.mechanisms.cancelling import Cancelling
-from sordino.mechanisms.independent import Independent
-from sordino.mechanisms.lattice import MOST_DRAWS, Lattice, LatticeNoise, is_on_lattice
-from sordino.mechanisms.scaled import DrawScaled
-from sordino.mechanisms.tree import Tree
+from sordino.parts.mechanisms._banded import Banded
+from sordino.parts.mechanisms._base import Mechanism
+from sordino.parts.mechanisms._cancelling import Cancelling
+from sordino.parts.mechanisms._independent import Independent
+from sordino.parts.mechanisms._lattice import MOST_DRAWS, Lattice, LatticeNoise, is_on_lattice
+from sordino.parts.mechanisms._scaled import ScaledDraws
+from sordino.parts.mechanisms._tree import Tree
 
 T = 13
 ON = [
     Independent(T),
     Tree(T),
     Cancelling(T, 1.0),
-    DrawScaled(Cancelling(T, 1.0), np.linspace(1, 3, T).astype(np.float32)),
+    ScaledDraws(Cancelling(T, 1.0), np.linspace(1, 3, T).astype(np.float32)),
 ]
 OFF = [
     Tree(T, 0.9),
@@ -56,7 +56,7 @@ def noise_of(mechanism: Mechanism, size: int = 3, std: float = 1.0) -> LatticeNo
 @pytest.mark.parametrize("mechanism", ON, ids=lambda m: m.kind)
 def test_rows_are_the_mechanisms_whole_combinations_of_draws(mechanism: Mechanism) -> None:
     assert is_on_lattice(mechanism)
-    inner = mechanism.inner if isinstance(mechanism, DrawScaled) else mechanism
+    inner = mechanism.inner if isinstance(mechanism, ScaledDraws) else mechanism
     matrix = inner.noising_matrix()
     np.testing.assert_array_equal(matrix, np.round(matrix))
     np.testing.assert_array_equal(np.linalg.inv(matrix).round(9) % 1, 0)

@@ -8,36 +8,36 @@ import re
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.mechanisms import base
-from sordino.mechanisms.banded import Banded
-from sordino.mechanisms.base import Mechanism
-from sordino.mechanisms.blt import BLT
-from sordino.mechanisms.dense import Dense
-from sordino.mechanisms.independent import Independent
-from sordino.mechanisms.maps import (
-    Anytime,
+from sordino._base.errors import SordinoError
+from sordino.parts.mechanisms import _base as base
+from sordino.parts.mechanisms._banded import Banded
+from sordino.parts.mechanisms._base import Mechanism
+from sordino.parts.mechanisms._blt import BLT
+from sordino.parts.mechanisms._dense import Dense
+from sordino.parts.mechanisms._independent import Independent
+from sordino.parts.mechanisms._maps import (
+    AnytimeMap,
     Channels,
     Composed,
-    LaggedMomentum,
-    NesterovCoupling,
+    LaggedMomentumMap,
+    NesterovMap,
     VaryingDecay,
 )
-from sordino.mechanisms.tree import Tree
-from sordino.mechanisms.workloads import LinearMap, Workload, linear_map_from_json
-from sordino.privacy.participation import SinglePass
-from sordino.privacy.sensitivity import sensitivity
+from sordino.parts.mechanisms._tree import Tree
+from sordino.parts.mechanisms._workloads import LinearMap, Workload, linear_map_from_json
+from sordino.privacy._participation import SinglePass
+from sordino.privacy._sensitivity import sensitivity
 
 MAPS: list[LinearMap] = [
     Workload.heavy_ball(0.9),
-    Anytime(),
-    NesterovCoupling(),
-    NesterovCoupling(kappa=1.0, beta=3.0),
-    LaggedMomentum(5, 0.9, 0.2, 0.1),
-    LaggedMomentum(1, 0.5, 0.0, 0.5),
-    LaggedMomentum(40, 1.0, 1.0, 2.0),
+    AnytimeMap(),
+    NesterovMap(),
+    NesterovMap(kappa=1.0, beta=3.0),
+    LaggedMomentumMap(5, 0.9, 0.2, 0.1),
+    LaggedMomentumMap(1, 0.5, 0.0, 0.5),
+    LaggedMomentumMap(40, 1.0, 1.0, 2.0),
     VaryingDecay(tuple(t / (t + 1) for t in range(23))),
-    Composed((LaggedMomentum(4, 0.9, 0.3, 0.1), Workload.prefix())),
+    Composed((LaggedMomentumMap(4, 0.9, 0.3, 0.1), Workload.prefix())),
 ]
 ids = [f"{i} {m.name}" for i, m in enumerate(MAPS)]
 
@@ -49,14 +49,14 @@ def recursion(m: LinearMap, x: np.ndarray) -> np.ndarray:
         for part in m.maps:
             x = recursion(part, x)
         return x
-    if isinstance(m, Anytime):
+    if isinstance(m, AnytimeMap):
         q = w = average = 0.0
         for t, s in enumerate(x, start=1):
             q = q + s
             w = w + q
             average = average + 2 / (t + 2) * (w - average)
             out.append(average)
-    elif isinstance(m, NesterovCoupling):
+    elif isinstance(m, NesterovMap):
         S = z = point = 0.0
         for t, delta in enumerate(x):
             S = S + delta
@@ -65,7 +65,7 @@ def recursion(m: LinearMap, x: np.ndarray) -> np.ndarray:
             tau = (t + 2) / sum(range(1, t + 3))  # eta_{t+1} / sum of all eta so far
             point = (1 - tau) * y + tau * z
             out.append(y)
-    elif isinstance(m, LaggedMomentum):
+    elif isinstance(m, LaggedMomentumMap):
         M: list = [0.0]
         Y = 0.0
         for t, value in enumerate(x, start=1):
@@ -103,7 +103,7 @@ def test_apply_is_the_recursion(m: LinearMap, n: int) -> None:
     np.testing.assert_allclose(W @ x, m.apply(x), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("m", [*MAPS, Channels((Anytime(), Workload.prefix()))])
+@pytest.mark.parametrize("m", [*MAPS, Channels((AnytimeMap(), Workload.prefix()))])
 def test_json_round_trip(m: LinearMap) -> None:
     data = json.loads(json.dumps(m.to_json()))
     read = linear_map_from_json(data)
@@ -124,25 +124,25 @@ def test_product_of_workloads() -> None:
 
 def test_toeplitz_stand_ins() -> None:
     """Where the map is Toeplitz after all, its stand-in is the map itself."""
-    assert NesterovCoupling().nearest_toeplitz().ratios == (1.0, 1.0)
+    assert NesterovMap().nearest_toeplitz().ratios == (1.0, 1.0)
     assert Workload.ema(0.2).nearest_toeplitz() == Workload.ema(0.2)
-    lagged = LaggedMomentum(30, 0.9, 0.2, 0.1)
+    lagged = LaggedMomentumMap(30, 0.9, 0.2, 0.1)
     np.testing.assert_allclose(lagged.nearest_toeplitz().matrix(30), lagged.matrix(30), rtol=1e-12)
     constant = Composed((VaryingDecay((0.7,) * 9), Workload.prefix()))
     np.testing.assert_allclose(
         constant.nearest_toeplitz().matrix(9), constant.matrix(9), rtol=1e-12
     )
     assert VaryingDecay((0.3,)).nearest_toeplitz().ratios == (0.0,)
-    assert Anytime.prefers_leaky
-    assert Anytime().nearest_toeplitz().ratios == (1.0, 1.0)
+    assert AnytimeMap.prefers_leaky
+    assert AnytimeMap().nearest_toeplitz().ratios == (1.0, 1.0)
     assert not Workload.prefix().prefers_leaky
     assert lagged.decay == 0.9
 
 
 def test_channels_add_up_their_maps() -> None:
-    both = Channels((Anytime(), Workload.prefix()))
+    both = Channels((AnytimeMap(), Workload.prefix()))
     x, y = np.random.default_rng(0).normal(size=(2, 7, 3))
-    expected = Anytime().apply(x) + Workload.prefix().apply(y)
+    expected = AnytimeMap().apply(x) + Workload.prefix().apply(y)
     np.testing.assert_allclose(both.apply(np.concatenate([x, y], axis=1)), expected)
     np.testing.assert_allclose(both.matrix(7) @ np.concatenate([x, y]), expected)
     assert both.parts == both.maps
@@ -151,20 +151,23 @@ def test_channels_add_up_their_maps() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: NesterovCoupling(kappa=0), "kappa must be a finite number greater than 0"),
-        (lambda: LaggedMomentum(0, 0.9, 0.1, 0.1), "lag must be a whole number"),
-        (lambda: LaggedMomentum(3, 1.1, 0.1, 0.1), "beta must be between 0 and 1"),
-        (lambda: LaggedMomentum(3, 0.9, -0.1, 0.1), "gamma must be between 0 and 1"),
-        (lambda: LaggedMomentum(3, 0.9, 0.1, 0.0), "alpha must be a finite number"),
+        (lambda: NesterovMap(kappa=0), "kappa must be a finite number greater than 0"),
+        (lambda: LaggedMomentumMap(0, 0.9, 0.1, 0.1), "lag must be a whole number"),
+        (lambda: LaggedMomentumMap(3, 1.1, 0.1, 0.1), "beta must be between 0 and 1"),
+        (lambda: LaggedMomentumMap(3, 0.9, -0.1, 0.1), "gamma must be between 0 and 1"),
+        (lambda: LaggedMomentumMap(3, 0.9, 0.1, 0.0), "alpha must be a finite number"),
         (lambda: VaryingDecay(()), "at least one decay"),
         (lambda: VaryingDecay((0.5, 1.5)), "every decay must be between 0 and 1"),
         (lambda: VaryingDecay((0.5, 0.5)).matrix(3), "3 steps need as many decays, got 2"),
         (lambda: Composed(()), "needs one or more linear maps"),
-        (lambda: Composed((Channels((Anytime(),)),)), "compose the maps of each channel"),
+        (lambda: Composed((Channels((AnytimeMap(),)),)), "compose the maps of each channel"),
         (lambda: Channels((None,)), "needs one or more linear maps"),  # type: ignore[arg-type]
-        (lambda: Channels((Channels((Anytime(),)),)), "channels of their own"),
-        (lambda: Channels((Anytime(), Anytime())).apply(np.ones((3, 3))), "(steps, 2 k) numbers"),
-        (lambda: Channels((Anytime(),)).nearest_toeplitz(), "channel by channel"),
+        (lambda: Channels((Channels((AnytimeMap(),)),)), "channels of their own"),
+        (
+            lambda: Channels((AnytimeMap(), AnytimeMap())).apply(np.ones((3, 3))),
+            "(steps, 2 k) numbers",
+        ),
+        (lambda: Channels((AnytimeMap(),)).nearest_toeplitz(), "channel by channel"),
         (lambda: linear_map_from_json({"kind": "nested"}), "linear map 'nested' is not known"),
         (lambda: linear_map_from_json({"kind": "varying-decay"}), "not a varying-decay map"),
         (lambda: linear_map_from_json({"kind": "composed", "maps": 3}), "not a composed map"),
@@ -199,20 +202,20 @@ def test_accelerated_figures() -> None:
         (Tree(128), 82.2, 41.5),
         (plain_root(128), 61.8, 31.2),
     ):
-        assert rmse(mechanism, NesterovCoupling(kappa=1.0)) == pytest.approx(printed, rel=3e-3)
-        assert rmse(mechanism, NesterovCoupling()) == pytest.approx(proved, rel=3e-3)
+        assert rmse(mechanism, NesterovMap(kappa=1.0)) == pytest.approx(printed, rel=3e-3)
+        assert rmse(mechanism, NesterovMap()) == pytest.approx(proved, rel=3e-3)
 
 
 def test_anytime_figures() -> None:
     """papers/02 2.4: squared error of the averaged iterates relative to independent prefix noise."""
     n = 100
     prefix_noise = Dense.from_encoder(np.tril(np.ones((n, n))), "prefix sums")
-    reference = rmse(prefix_noise, Anytime()) ** 2
-    assert rmse(Independent(n), Anytime()) ** 2 / reference == pytest.approx(10.3, rel=5e-3)
-    assert rmse(plain_root(n), Anytime()) ** 2 / reference == pytest.approx(0.85, rel=1e-2)
+    reference = rmse(prefix_noise, AnytimeMap()) ** 2
+    assert rmse(Independent(n), AnytimeMap()) ** 2 / reference == pytest.approx(10.3, rel=5e-3)
+    assert rmse(plain_root(n), AnytimeMap()) ** 2 / reference == pytest.approx(0.85, rel=1e-2)
     decay = 1 - 3 / n
     leaky = Dense.from_encoder(Workload("leaky", ratios=(decay,)).matrix(n), "leaky")
-    assert rmse(leaky, Anytime()) ** 2 / reference == pytest.approx(0.597, abs=1e-3)
+    assert rmse(leaky, AnytimeMap()) ** 2 / reference == pytest.approx(0.597, abs=1e-3)
 
 
 def mechanisms(n: int) -> list[Mechanism]:
@@ -261,7 +264,7 @@ def test_error_of_any_map_with_any_weights(m: LinearMap) -> None:
 
 def test_long_runs_are_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     """256 probes: 4.4 % in each step (5 standard errors here), the same answer every time."""
-    tree, m = Tree(300, 0.9), LaggedMomentum(50, 0.9, 0.2, 0.1)
+    tree, m = Tree(300, 0.9), LaggedMomentumMap(50, 0.9, 0.2, 0.1)
     exact = tree.workload_error(m)
     monkeypatch.setattr(base, "LONGEST_MATRIX", 100)
     found = tree.workload_error(m)
@@ -278,11 +281,11 @@ def test_long_runs_are_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bad_weights_and_maps_are_refused() -> None:
     with pytest.raises(SordinoError, match=r"shape \(9,\), got \(8,\)"):
-        Tree(9).workload_error(Anytime(), np.ones(8))
+        Tree(9).workload_error(AnytimeMap(), np.ones(8))
     with pytest.raises(SordinoError, match="finite"):
-        Tree(2).workload_error(Anytime(), [1.0, np.nan])
+        Tree(2).workload_error(AnytimeMap(), [1.0, np.nan])
     with pytest.raises(SordinoError, match="2 channels cannot judge a mechanism of one"):
-        Tree(9).workload_error(Channels((Anytime(), Anytime())))
+        Tree(9).workload_error(Channels((AnytimeMap(), AnytimeMap())))
     for mechanism in (Tree(5000), Independent(5000)):
         with pytest.raises(SordinoError, match="at most 4,096 steps, got 5,000"):
             mechanism.noising_matrix()
@@ -291,4 +294,4 @@ def test_bad_weights_and_maps_are_refused() -> None:
 def test_plain_mechanisms_have_one_channel_and_no_breaks() -> None:
     for mechanism in mechanisms(8):
         assert mechanism.channels == 1
-        assert mechanism.breaks == ()
+        assert mechanism.boundaries == ()

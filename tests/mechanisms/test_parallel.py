@@ -9,17 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.mechanisms.base import mechanism_from_json
-from sordino.mechanisms.blt import BLT
-from sordino.mechanisms.independent import Independent
-from sordino.mechanisms.maps import Anytime, Channels, LaggedMomentum
-from sordino.mechanisms.parallel import Parallel
-from sordino.mechanisms.phases import Phases
-from sordino.mechanisms.tree import Tree
-from sordino.mechanisms.workloads import Workload
-from sordino.privacy.participation import FixedBatches, MinSeparation, SinglePass
-from sordino.privacy.sensitivity import sensitivity
+from sordino._base.errors import SordinoError
+from sordino.parts.mechanisms._base import mechanism_from_json
+from sordino.parts.mechanisms._blt import BLT
+from sordino.parts.mechanisms._independent import Independent
+from sordino.parts.mechanisms._maps import AnytimeMap, Channels, LaggedMomentumMap
+from sordino.parts.mechanisms._parallel import Parallel
+from sordino.parts.mechanisms._phases import Phases
+from sordino.parts.mechanisms._tree import Tree
+from sordino.parts.mechanisms._workloads import Workload
+from sordino.privacy._participation import FixedBatches, MinSeparation, SinglePass
+from sordino.privacy._sensitivity import sensitivity
 
 T = 12
 
@@ -74,17 +74,17 @@ def test_channels_share_no_draw() -> None:
 
 
 def test_shape() -> None:
-    assert (anchored().channels, anchored().steps, anchored().breaks) == (2, T, (4,))
-    assert (buffered().channels, buffered().breaks) == (3, ())
+    assert (anchored().channels, anchored().steps, anchored().boundaries) == (2, T, (4,))
+    assert (buffered().channels, buffered().boundaries) == (3, ())
     assert anchored().state_vectors() == 3 + 4 + 4
     assert anchored().strategy().channels == 2
     two = Parallel((Phases((Tree(4), Tree(8)), (1, 1)), Phases((Tree(9), Tree(3)), (1, 1))), (1, 1))
-    assert two.breaks == (4, 9)
+    assert two.boundaries == (4, 9)
 
 
 def test_error_is_that_of_the_sum() -> None:
     mechanism = anchored()
-    maps = Channels((LaggedMomentum(4, 0.9, 0.2, 0.1), Workload.ema(0.1)))
+    maps = Channels((LaggedMomentumMap(4, 0.9, 0.2, 0.1), Workload.ema(0.1)))
     covariance = np.linalg.inv(mechanism.strategy().gram())
     rng = np.random.default_rng(0)
     for weights in (None, rng.random(T), rng.random((T, 2))):
@@ -94,8 +94,8 @@ def test_error_is_that_of_the_sum() -> None:
         np.testing.assert_allclose(mechanism.workload_error(maps, weights), expected, rtol=1e-5)
     # Any other map is that of every channel.
     np.testing.assert_allclose(
-        mechanism.workload_error(Anytime()),
-        mechanism.workload_error(Channels((Anytime(), Anytime()))),
+        mechanism.workload_error(AnytimeMap()),
+        mechanism.workload_error(Channels((AnytimeMap(), AnytimeMap()))),
     )
     np.testing.assert_allclose(
         mechanism.step_error() ** 2,
@@ -139,8 +139,8 @@ def test_json_round_trip() -> None:
         (lambda: Parallel((anchored(), Tree(T)), (1.0, 1.0)), "cannot have several channels"),
         (lambda: anchored().start(7), "7 numbers cannot be split into 2 equal channels"),
         (lambda: anchored().noising_matrix(), "one noising matrix each"),
-        (lambda: anchored().workload_error(Channels((Anytime(),))), "1 channels cannot judge"),
-        (lambda: anchored().workload_error(Anytime(), np.ones((2, T))), "weights must be"),
+        (lambda: anchored().workload_error(Channels((AnytimeMap(),))), "1 channels cannot judge"),
+        (lambda: anchored().workload_error(AnytimeMap(), np.ones((2, T))), "weights must be"),
         (
             lambda: sensitivity(anchored().strategy(), SinglePass(T), np.ones(T)),
             "clips of several channels",

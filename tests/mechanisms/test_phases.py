@@ -10,19 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.mechanisms.banded import Banded
-from sordino.mechanisms.base import Mechanism, mechanism_from_json
-from sordino.mechanisms.blt import BLT
-from sordino.mechanisms.dense import Dense
-from sordino.mechanisms.independent import Independent
-from sordino.mechanisms.maps import Anytime, LaggedMomentum
-from sordino.mechanisms.parallel import Parallel
-from sordino.mechanisms.phases import Phases
-from sordino.mechanisms.tree import Tree
-from sordino.mechanisms.workloads import Workload
-from sordino.privacy.participation import FixedBatches, SinglePass
-from sordino.privacy.sensitivity import sensitivity
+from sordino._base.errors import SordinoError
+from sordino.parts.mechanisms._banded import Banded
+from sordino.parts.mechanisms._base import Mechanism, mechanism_from_json
+from sordino.parts.mechanisms._blt import BLT
+from sordino.parts.mechanisms._dense import Dense
+from sordino.parts.mechanisms._independent import Independent
+from sordino.parts.mechanisms._maps import AnytimeMap, LaggedMomentumMap
+from sordino.parts.mechanisms._parallel import Parallel
+from sordino.parts.mechanisms._phases import Phases
+from sordino.parts.mechanisms._tree import Tree
+from sordino.parts.mechanisms._workloads import Workload
+from sordino.privacy._participation import FixedBatches, SinglePass
+from sordino.privacy._sensitivity import sensitivity
 
 
 def normalised(steps: int) -> BLT:
@@ -63,7 +63,7 @@ def streamed(mechanism: Mechanism, longest: int) -> np.ndarray:
         return mechanism.rows(state, identity_draw(n), first, count)
 
     state, first, found = mechanism.start(n), 0, []
-    for end in (*mechanism.breaks, n):
+    for end in (*mechanism.boundaries, n):
         while first < end:
             count = min(longest, end - first)
             rows, state = chunk(mechanism, state, jnp.int32(first), count)
@@ -91,7 +91,7 @@ def test_a_block_whose_place_is_known_may_straddle() -> None:
 
 
 def test_breaks_are_the_starts_of_the_later_parts() -> None:
-    assert [case.breaks for case in cases()] == [(4,), (), (3, 9), (6, 7), (3, 5)]
+    assert [case.boundaries for case in cases()] == [(4,), (), (3, 9), (6, 7), (3, 5)]
     assert [case.steps for case in cases()] == [13, 5, 12, 10, 9]
     assert [case.state_vectors() for case in cases()] == [7, 3, 0 + 1 + 2, 6 + 1 + 2, 2 + 2 + 0]
 
@@ -120,14 +120,14 @@ def test_parts_are_independent_and_draws_are_those_of_the_run() -> None:
 
 @pytest.mark.parametrize("phases", cases(), ids=range(5))
 @pytest.mark.parametrize(
-    "workload", [Workload.identity(), Workload.heavy_ball(0.9), LaggedMomentum(4, 0.9, 0.2, 0.1)]
+    "workload", [Workload.identity(), Workload.heavy_ball(0.9), LaggedMomentumMap(4, 0.9, 0.2, 0.1)]
 )
 def test_predicted_errors_are_the_materialised_ones(phases: Phases, workload) -> None:
     covariance = np.linalg.inv(phases.strategy().gram())
     W = workload.matrix(phases.steps)
     expected = np.sqrt(np.diag(W @ covariance @ W.T))
     np.testing.assert_allclose(phases.workload_error(workload), expected, rtol=2e-5)
-    if not isinstance(workload, LaggedMomentum) and not workload.ratios:
+    if not isinstance(workload, LaggedMomentumMap) and not workload.ratios:
         np.testing.assert_allclose(phases.step_error(), expected, rtol=2e-5)
 
 
@@ -191,6 +191,6 @@ def test_weights_single_out_a_part() -> None:
     """Errors are additive over the parts: what `lagged_mechanism` rests on."""
     phases = Phases((Tree(4), Tree(9)), (2.0, 3.0))
     first = (np.arange(13) < 4).astype(float)
-    apart = [phases.workload_error(Anytime(), weights) for weights in (first, 1 - first)]
-    np.testing.assert_allclose(np.hypot(*apart), phases.workload_error(Anytime()), rtol=1e-12)
+    apart = [phases.workload_error(AnytimeMap(), weights) for weights in (first, 1 - first)]
+    np.testing.assert_allclose(np.hypot(*apart), phases.workload_error(AnytimeMap()), rtol=1e-12)
     assert not apart[1][:4].any()

@@ -7,19 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.mechanisms.base import Mechanism, mechanism_from_json
-from sordino.mechanisms.cancelling import Cancelling
-from sordino.mechanisms.catalogue import fit_mechanism
-from sordino.mechanisms.honaker import full_tree
-from sordino.mechanisms.independent import Independent
-from sordino.mechanisms.parallel import Parallel
-from sordino.mechanisms.phases import Phases
-from sordino.mechanisms.scaled import DrawScaled
-from sordino.mechanisms.tree import Tree
-from sordino.mechanisms.workloads import Workload
-from sordino.privacy.participation import FixedBatches, SinglePass
-from sordino.privacy.sensitivity import sensitivity
+from sordino._base.errors import SordinoError
+from sordino.parts.mechanisms._base import Mechanism, mechanism_from_json
+from sordino.parts.mechanisms._cancelling import Cancelling
+from sordino.parts.mechanisms._catalogue import fit_mechanism
+from sordino.parts.mechanisms._honaker import full_tree
+from sordino.parts.mechanisms._independent import Independent
+from sordino.parts.mechanisms._parallel import Parallel
+from sordino.parts.mechanisms._phases import Phases
+from sordino.parts.mechanisms._scaled import ScaledDraws
+from sordino.parts.mechanisms._tree import Tree
+from sordino.parts.mechanisms._workloads import Workload
+from sordino.privacy._participation import FixedBatches, SinglePass
+from sordino.privacy._sensitivity import sensitivity
 
 HEAVY_BALL = Workload.heavy_ball(0.9)
 T = 24
@@ -41,7 +41,7 @@ def growing(steps: int) -> np.ndarray:
 )
 def test_streamed_rows_are_the_inverse_of_the_stated_strategy(name: str) -> None:
     scales = np.exp(np.random.default_rng(0).normal(size=T)).astype(np.float32)
-    made = DrawScaled(inner(name), scales)
+    made = ScaledDraws(inner(name), scales)
 
     def draw(first: object, count: int) -> jax.Array:
         return jax.lax.dynamic_slice(jnp.eye(T), (first, 0), (count, T))
@@ -59,7 +59,7 @@ def test_streamed_rows_are_the_inverse_of_the_stated_strategy(name: str) -> None
     rest = later(made, state, cut)
     np.testing.assert_allclose(np.concatenate([first, rest]), N, rtol=1e-5, atol=1e-6)
     read = mechanism_from_json(made.to_json())
-    assert isinstance(read, DrawScaled)
+    assert isinstance(read, ScaledDraws)
     assert np.array_equal(read.scales, scales)
     again, _ = read.rows(read.start(T), draw, 0, T)
     assert np.array_equal(np.asarray(again), np.asarray(whole))
@@ -70,14 +70,14 @@ def test_streamed_rows_are_the_inverse_of_the_stated_strategy(name: str) -> None
 @pytest.mark.parametrize("name", ["independent", "leaky", "tree", "blt", "banded", "dense"])
 def test_equal_scales_change_nothing_but_the_size(name: str) -> None:
     plain = inner(name)
-    made = DrawScaled(plain, np.full(T, 2.0, np.float32))
+    made = ScaledDraws(plain, np.full(T, 2.0, np.float32))
     X = plain.strategy().gram()
     np.testing.assert_allclose(4 * made.strategy().gram(), X, rtol=0, atol=1e-6 * X.max())
 
 
 def test_every_message_has_a_noise_of_its_own() -> None:
     """papers/02, oracle 4: sigma^2 = (1, 2, 3), full cancellation."""
-    made = DrawScaled(Cancelling(3), growing(3))
+    made = ScaledDraws(Cancelling(3), growing(3))
     X = made.strategy().gram()
     np.testing.assert_allclose(np.sqrt(np.diag(X)), [1.354006, 0.912871, 0.577350], atol=1e-6)
     # ... which is the inverse of the covariance of the messages.
@@ -89,7 +89,7 @@ def test_every_message_has_a_noise_of_its_own() -> None:
 def test_the_paper_schedule_at_600_messages() -> None:
     """papers/02 2.2, 2.3 and oracles 8 and 13: mu over the rho it was calibrated for."""
     K, rounds = 600, 1200
-    made = DrawScaled(Cancelling(K), growing(K))
+    made = ScaledDraws(Cancelling(K), growing(K))
     strategy = made.strategy()
     # sigma(N)^2 = Delta^2 (1 + ln T) N / rho^2.
     unit = 1 / np.sqrt(1 + np.log(rounds))
@@ -108,7 +108,7 @@ def test_the_paper_schedule_at_600_messages() -> None:
 def test_the_uniform_schedule_is_the_best_for_cancelled_noise() -> None:
     """papers/02 2.5: the sum of variances at equal mu, K = 600, exact harmonic sum: 3.49 x."""
     K = 600
-    made = DrawScaled(Cancelling(K), growing(K))
+    made = ScaledDraws(Cancelling(K), growing(K))
 
     def cost(mechanism: Mechanism) -> float:
         shift = sensitivity(mechanism.strategy(), SinglePass(K)).value
@@ -130,7 +130,7 @@ def test_row_scaling_for_full_participation() -> None:
     best = (np.sqrt(p) * length).sum() ** 2
 
     def cost(weights: np.ndarray) -> float:
-        made = DrawScaled(plain, (weights**-0.5).astype(np.float32))
+        made = ScaledDraws(plain, (weights**-0.5).astype(np.float32))
         shift = sensitivity(made.strategy(), FixedBatches(n, 1)).value
         return float(shift**2 * np.sum((W @ made.noising_matrix()) ** 2))
 
@@ -144,9 +144,11 @@ def test_bad_input_is_refused() -> None:
     plain = Independent(3)
     for scales in ([1.0, 2.0], [1.0, 0.0, 1.0], [1.0, -1.0, 1.0], [1.0, np.nan, 1.0], [1e-42] * 3):
         with pytest.raises(SordinoError, match="scales must be 3 positive numbers"):
-            DrawScaled(plain, np.array(scales, np.float32))
+            ScaledDraws(plain, np.array(scales, np.float32))
     with pytest.raises(SordinoError, match="at most 4,096 steps"):
-        DrawScaled(Independent(5000), np.ones(5000, np.float32))
+        ScaledDraws(Independent(5000), np.ones(5000, np.float32))
     with pytest.raises(SordinoError, match="channel by channel"):
-        DrawScaled(Parallel((plain, plain), (1.0, 1.0)), np.ones(3, np.float32))
-    assert "draws scaled by 1 to 2" in DrawScaled(plain, np.array([1, 2, 2], np.float32)).describe()
+        ScaledDraws(Parallel((plain, plain), (1.0, 1.0)), np.ones(3, np.float32))
+    assert (
+        "draws scaled by 1 to 2" in ScaledDraws(plain, np.array([1, 2, 2], np.float32)).describe()
+    )

@@ -5,23 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.mechanisms.catalogue import fit_mechanism
-from sordino.mechanisms.maps import Channels, Composed, LaggedMomentum
-from sordino.mechanisms.parallel import Parallel
-from sordino.mechanisms.phases import Phases
-from sordino.mechanisms.split import lagged_mechanism, optimal_scales, pattern_energies
-from sordino.mechanisms.tree import Tree
-from sordino.mechanisms.workloads import Workload
-from sordino.privacy.participation import (
+from sordino._base.errors import SordinoError
+from sordino.parts.mechanisms._catalogue import fit_mechanism
+from sordino.parts.mechanisms._maps import Channels, Composed, LaggedMomentumMap
+from sordino.parts.mechanisms._parallel import Parallel
+from sordino.parts.mechanisms._phases import Phases
+from sordino.parts.mechanisms._split import lagged_mechanism, optimal_scales, pattern_energies
+from sordino.parts.mechanisms._tree import Tree
+from sordino.parts.mechanisms._workloads import Workload
+from sordino.privacy._participation import (
     FixedBatches,
     FreshPermutations,
     MinSeparation,
     PatternList,
     SinglePass,
 )
-from sordino.privacy.sensitivity import sensitivity
-from sordino.privacy.strategy import MatrixStrategy, TreeStrategy
+from sordino.privacy._sensitivity import sensitivity
+from sordino.privacy._strategy import MatrixStrategy, TreeStrategy
 
 
 def tree(workload: Workload, rule) -> Tree:
@@ -122,9 +122,9 @@ def bounds_of(steps: int, lag: int, clips: tuple[float, ...]) -> np.ndarray:
 def test_lagged_mechanism_is_the_best_split_at_sensitivity_one(name: str, residual) -> None:
     T, B, beta, gamma = 40, 8, 0.9, 0.1
     rule, clips = FixedBatches(T, B), (1.0, 0.19, *residual)
-    judged = Composed((LaggedMomentum(B, beta, gamma, 0.1), Workload.prefix()))
+    iterate_map = Composed((LaggedMomentumMap(B, beta, gamma, 0.1), Workload.prefix()))
     if residual:
-        judged = Channels((judged, Workload.ema(0.1).then(Workload.prefix())))
+        iterate_map = Channels((iterate_map, Workload.ema(0.1).then(Workload.prefix())))
     asked = []
 
     def fit(workload, part_rule):
@@ -132,11 +132,11 @@ def test_lagged_mechanism_is_the_best_split_at_sensitivity_one(name: str, residu
         return fit_mechanism(name, workload, part_rule)
 
     made = lagged_mechanism(
-        steps=T, lag=B, beta=beta, clips=clips, participation=rule, fit=fit, judged=judged
+        steps=T, lag=B, beta=beta, clips=clips, participation=rule, fit=fit, iterate_map=iterate_map
     )
     wanted = [((beta,), FixedBatches(B, B)), ((beta,), FixedBatches(T - B, B))]
     assert asked == wanted + [((beta,), rule)] * len(residual)
-    assert made.breaks == (B,)
+    assert made.boundaries == (B,)
     assert made.channels == 1 + len(residual)
     assert sensitivity(made.strategy(), rule).value == pytest.approx(1, rel=2e-7)
     weights = bounds_of(T, B, clips)
@@ -144,7 +144,7 @@ def test_lagged_mechanism_is_the_best_split_at_sensitivity_one(name: str, residu
 
     def cost(mechanism: Phases | Parallel) -> float:
         sens = sensitivity(mechanism.strategy(), rule).value
-        return sens * float(np.sqrt(np.mean(mechanism.workload_error(judged, weights) ** 2)))
+        return sens * float(np.sqrt(np.mean(mechanism.workload_error(iterate_map, weights) ** 2)))
 
     least = cost(made)
     phases = made.parts[0] if isinstance(made, Parallel) else made
@@ -160,7 +160,7 @@ def test_lagged_mechanism_is_the_best_split_at_sensitivity_one(name: str, residu
 
 @pytest.mark.parametrize("steps", [1, 5, 8])
 def test_a_run_within_one_epoch_has_one_phase(steps: int) -> None:
-    judged = LaggedMomentum(8, 0.9, 0.1, 0.1)
+    iterate_map = LaggedMomentumMap(8, 0.9, 0.1, 0.1)
     for rule in (FixedBatches(steps, 8), SinglePass(steps)):
         made = lagged_mechanism(
             steps=steps,
@@ -169,7 +169,7 @@ def test_a_run_within_one_epoch_has_one_phase(steps: int) -> None:
             clips=(1.0, 0.2),
             participation=rule,
             fit=tree,
-            judged=judged,
+            iterate_map=iterate_map,
         )
         assert [part.steps for part in made.parts] == [steps]
         assert sensitivity(made.strategy(), rule).value == pytest.approx(1, rel=2e-7)
@@ -180,10 +180,10 @@ def test_a_run_within_one_epoch_has_one_phase(steps: int) -> None:
         clips=(1.0, 0.2, 0.1),
         participation=FixedBatches(steps, 8),
         fit=tree,
-        judged=Channels((judged, Workload.ema(0.1))),
+        iterate_map=Channels((iterate_map, Workload.ema(0.1))),
     )
     assert both.channels == 2
-    assert both.breaks == ()
+    assert both.boundaries == ()
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_what_the_recursion_does_not_hold_for_is_refused(change, message: str) -
         "clips": (1.0, 0.2),
         "participation": FixedBatches(12, 4),
         "fit": tree,
-        "judged": LaggedMomentum(4, 0.9, 0.1, 0.1),
+        "iterate_map": LaggedMomentumMap(4, 0.9, 0.1, 0.1),
     }
     with pytest.raises(SordinoError, match=message):
         lagged_mechanism(**{**setting, **change})

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.mechanisms.base import mechanism_from_json
-from sordino.mechanisms.tree import Tree
-from sordino.mechanisms.workloads import Workload
-from sordino.privacy.dyadic import compose, decoder, node_matrix, used_nodes
-from sordino.privacy.participation import SinglePass
-from sordino.privacy.sensitivity import sensitivity
+from sordino._base.errors import SordinoError
+from sordino.parts.mechanisms._base import mechanism_from_json
+from sordino.parts.mechanisms._tree import Tree
+from sordino.parts.mechanisms._workloads import Workload
+from sordino.privacy._dyadic import decoder, node_matrix, nodes_between, used_nodes
+from sordino.privacy._participation import SinglePass
+from sordino.privacy._sensitivity import sensitivity
 
 
 def materialised(tree: Tree, pieces: tuple[int, ...] = ()) -> np.ndarray:
@@ -47,7 +47,7 @@ def test_accumulated_noise_is_a_read_of_the_nodes(beta: float) -> None:
     reads = workload.apply(materialised(Tree(steps, beta))) / workload.scale
     np.testing.assert_allclose(reads, decoder(steps, beta), atol=2e-6)
     for t in range(1, steps + 1):
-        assert np.count_nonzero(np.abs(reads[t - 1]) > 1e-5) == len(compose(1, t))
+        assert np.count_nonzero(np.abs(reads[t - 1]) > 1e-5) == len(nodes_between(1, t))
 
 
 @pytest.mark.parametrize(

@@ -7,23 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.mechanisms.base import Mechanism
-from sordino.mechanisms.cancelling import Cancelling
-from sordino.mechanisms.catalogue import NAMES, automatic_name, fit_mechanism
-from sordino.mechanisms.dense import Dense
-from sordino.mechanisms.factorize import completed, weighted_rows, workload_matrix
-from sordino.mechanisms.independent import Independent
-from sordino.mechanisms.maps import Anytime, Channels, NesterovCoupling
-from sordino.mechanisms.tree import Tree
-from sordino.mechanisms.workloads import LinearMap, Workload
-from sordino.privacy.participation import (
+from sordino._base.errors import SordinoError
+from sordino.parts.mechanisms._base import Mechanism
+from sordino.parts.mechanisms._cancelling import Cancelling
+from sordino.parts.mechanisms._catalogue import NAMES, automatic_name, fit_mechanism
+from sordino.parts.mechanisms._dense import Dense
+from sordino.parts.mechanisms._independent import Independent
+from sordino.parts.mechanisms._maps import AnytimeMap, Channels, NesterovMap
+from sordino.parts.mechanisms._tree import Tree
+from sordino.parts.mechanisms._workloads import LinearMap, Workload
+from sordino.parts.mechanisms.factorize._linear import completed, weighted_rows, workload_matrix
+from sordino.privacy._participation import (
     FixedBatches,
     FreshPermutations,
     Participation,
     SinglePass,
 )
-from sordino.privacy.sensitivity import sensitivity
+from sordino.privacy._sensitivity import sensitivity
 
 PREFIX = Workload.prefix()
 
@@ -74,12 +74,12 @@ def test_accelerated_workload_of_paper_03(kappa: float, figures: tuple[float, ..
     n = 128
     rule = SinglePass(n)
     W = accelerated(n, kappa)
-    np.testing.assert_allclose(np.abs(NesterovCoupling(kappa).matrix(n)), np.abs(W), rtol=1e-9)
+    np.testing.assert_allclose(np.abs(NesterovMap(kappa).matrix(n)), np.abs(W), rtol=1e-9)
     from scipy.linalg import toeplitz
 
     root = np.cumprod(np.concatenate([[1.0], 1 - 0.5 / np.arange(1.0, n)]))
     made: list[Mechanism] = [
-        Dense.optimized(NesterovCoupling(kappa), rule),
+        Dense.optimized(NesterovMap(kappa), rule),
         Dense.optimized(PREFIX, rule),
         Dense.from_encoder(toeplitz(root, np.zeros(n)), "square root of the prefix sums"),
         Tree(n),
@@ -99,11 +99,11 @@ def test_single_participation_figures_of_paper_04() -> None:
     assert total(Independent(n), A, rule) == pytest.approx(528)
     assert total(plain, A, rule) == pytest.approx(114.6, abs=0.05)
     q = 0.9 ** np.arange(n - 1, -1, -1.0)
-    judged = np.sqrt(q)[:, None] * A
-    assert total(Independent(n), judged, rule) == pytest.approx(233, abs=0.5)
-    assert total(plain, judged, rule) == pytest.approx(36.9, abs=0.05)
+    iterate_map = np.sqrt(q)[:, None] * A
+    assert total(Independent(n), iterate_map, rule) == pytest.approx(233, abs=0.5)
+    assert total(plain, iterate_map, rule) == pytest.approx(36.9, abs=0.05)
     best = Dense.weighted(PREFIX, q, rule)
-    assert total(best, judged, rule) == pytest.approx(33.4, abs=0.05)
+    assert total(best, iterate_map, rule) == pytest.approx(33.4, abs=0.05)
     assert total(best, A, rule) > total(plain, A, rule)
 
 
@@ -162,7 +162,7 @@ def test_outputs_of_weight_zero_are_not_judged(separation: int) -> None:
 def test_any_map_has_an_optimum_that_beats_the_others(epochs: int) -> None:
     n = 64
     rule = FixedBatches(n, n // epochs)
-    for workload in (Anytime(), NesterovCoupling()):
+    for workload in (AnytimeMap(), NesterovMap()):
         W = workload.matrix(n)
         dense = rmse(Dense.optimized(workload, rule), W, rule)
         for name in NAMES:
@@ -176,14 +176,14 @@ def test_automatic_choice_for_maps() -> None:
         __hash__ = None  # type: ignore[assignment]
 
         def apply(self, x: Any) -> np.ndarray:
-            return Anytime().apply(x)
+            return AnytimeMap().apply(x)
 
     bare: Any = Bare()
-    assert automatic_name(Anytime(), FixedBatches(512, 100)) == "dense"
-    assert automatic_name(Anytime(), SinglePass(513)) == "leaky"
-    assert automatic_name(NesterovCoupling(), FixedBatches(513, 100)) in ("blt", "leaky")
-    assert automatic_name(Anytime(), FreshPermutations(60, 20)) == "leaky"
-    assert automatic_name(Anytime(), FixedBatches(60, 1)) == "independent"
+    assert automatic_name(AnytimeMap(), FixedBatches(512, 100)) == "dense"
+    assert automatic_name(AnytimeMap(), SinglePass(513)) == "leaky"
+    assert automatic_name(NesterovMap(), FixedBatches(513, 100)) in ("blt", "leaky")
+    assert automatic_name(AnytimeMap(), FreshPermutations(60, 20)) == "leaky"
+    assert automatic_name(AnytimeMap(), FixedBatches(60, 1)) == "independent"
     assert automatic_name(bare, SinglePass(600)) == "leaky"
     # Toeplitz workloads are chosen for as before.
     assert automatic_name(PREFIX, SinglePass(1024)) == "toeplitz"
@@ -195,10 +195,10 @@ def test_automatic_choice_for_maps() -> None:
     for name in ("blt", "banded", "toeplitz"):
         with pytest.raises(SordinoError, match=f"{name!r} is fitted to Toeplitz workloads"):
             fit_mechanism(name, bare, rule)
-        nearest = fit_mechanism(name, Anytime(), rule)
-        same = fit_mechanism(name, Anytime().nearest_toeplitz(), rule)
+        nearest = fit_mechanism(name, AnytimeMap(), rule)
+        same = fit_mechanism(name, AnytimeMap().nearest_toeplitz(), rule)
         np.testing.assert_array_equal(nearest.noising_matrix(), same.noising_matrix())
-    assert fit_mechanism("leaky", Anytime(), rule) is fit_mechanism("leaky", Anytime(), rule)
+    assert fit_mechanism("leaky", AnytimeMap(), rule) is fit_mechanism("leaky", AnytimeMap(), rule)
     assert isinstance(fit_mechanism("leaky", bare, rule), Cancelling)
 
 

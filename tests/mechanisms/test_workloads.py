@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.mechanisms.workloads import Workload
+from sordino.parts.mechanisms._workloads import Workload
 
 WORKLOADS = [
     Workload.identity(),

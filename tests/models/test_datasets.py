@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sordino.datasets import DEMO_EXAMPLES, load_demo, read_table
-from sordino.errors import MissingExtraError, SordinoError
+from sordino._base.errors import MissingExtraError, SordinoError
+from sordino.models._tables import DEMO_EXAMPLES, load_demo, read_table
 
 FRAME = pd.DataFrame({"age": [1, 2], "name": ["a", None]})
 

@@ -20,13 +20,13 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import sordino
-from sordino.engine.keys import RunKey
-from sordino.engine.train import train
-from sordino.errors import PrivacyWarning, SordinoError
-from sordino.losses import Logistic
-from sordino.models.estimators import PrivateClassifier, PrivateRegressor
-from sordino.models.fits import forget_fits
-from sordino.recipes import RECIPES
+from sordino._base.errors import PrivacyWarning, SordinoError
+from sordino._base.keys import RunKey
+from sordino.engine._train import train
+from sordino.models._estimators import PrivateClassifier, PrivateRegressor
+from sordino.models._fits import forget_fits
+from sordino.parts._losses import Logistic
+from sordino.planning.recipes import RECIPES
 
 N = 400
 RNG = np.random.default_rng(0)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino import PrivateClassifier
-from sordino.errors import PrivacyWarning
-from sordino.models.rows import UNSCALED_CONSTANT, RowPreparation
+from sordino._base.errors import PrivacyWarning
+from sordino.models._rows import UNSCALED_CONSTANT, RowPreparation
 
 UNIT_BOX = np.array([[-1.0] * 3, [1.0] * 3])
 PREPARATIONS = [

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from sordino import PrivateClassifier, PrivateRegressor, SordinoError
-from sordino.models.saved import load_model, model_bytes
+from sordino.models._saved import load_model, model_bytes
 
 
 def table(n: int = 300) -> pd.DataFrame:

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sordino.errors import PrivacyWarning, SordinoError
-from sordino.models.schema import Categorical, Numeric, Schema
+from sordino._base.errors import PrivacyWarning, SordinoError
+from sordino.models._schema import Categorical, Numeric, Schema
 
 SCHEMA = Schema(
     columns=(Numeric("age", 20, 60), Categorical("gender", ("Female", "Male"))),

@@ -15,11 +15,11 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from sordino import BudgetExceeded, Ledger, PrivateClassifier, PrivateRegressor, PrivateSearch
-from sordino.errors import PrivacyWarning, SordinoError
-from sordino.models import search as module
-from sordino.privacy.gdp import mu_from_epsilon_delta
-from sordino.privacy.guarantee import Guarantee
-from sordino.privacy.selection import SelectionGuarantee, StoppingLaw
+from sordino._base.errors import PrivacyWarning, SordinoError
+from sordino.models import _search as module
+from sordino.privacy._gdp import mu_from_epsilon_delta
+from sordino.privacy._guarantee import Guarantee
+from sordino.privacy._selection import SelectionGuarantee, StoppingLaw
 
 ROWS = 400
 RANDOM = np.random.default_rng(0)

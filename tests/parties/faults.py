@@ -33,24 +33,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sordino._files import write_atomically
+from sordino._base.errors import SordinoError
+from sordino._base.files import write_atomically
+from sordino._base.keystore import KeyStore
 from sordino._version import code_digest
-from sordino.errors import SordinoError
-from sordino.keystore import KeyStore
-from sordino.losses import Logistic
-from sordino.parties import engines
-from sordino.parties.consortium import Consortium
-from sordino.parties.journal import Journal, TurnRecord
-from sordino.parties.learner import Learner
-from sordino.parties.party import Watcher
-from sordino.parties.rows import PartyRows
-from sordino.parties.terms import agree
-from sordino.privacy.values import ClippedSum
-from sordino.secure.mask import MaskSum
-from sordino.secure.pads import Pads
-from sordino.secure.transport import Star
-from sordino.sites.models import Model
-from sordino.sites.parties import PartySite, create_party
+from sordino.parts._losses import Logistic
+from sordino.privacy._values import ClippedSum
+from sordino.together.parties import _engines as engines
+from sordino.together.parties._consortium import Consortium
+from sordino.together.parties._journal import Journal, TurnRecord
+from sordino.together.parties._learner import Learner
+from sordino.together.parties._party import Watcher
+from sordino.together.parties._rows import PartyRows
+from sordino.together.parties._terms import agree
+from sordino.together.secure._mask import MaskSum
+from sordino.together.secure._pads import Pads
+from sordino.together.secure._transport import StarTransport
+from sordino.together.sites._models import ModelSpec
+from sordino.together.sites._parties import PartySite, create_party
 from tests.secure.processes import free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -67,9 +67,9 @@ def spoilt_loss(params: Any, x: Any, y: Any) -> Any:
     return Logistic()(params, x, y) + bad * jnp.sum(params + 1.0)
 
 
-model = Model(Logistic(), np.zeros(NARROW, np.float32), _none)
-wide = Model(Logistic(), np.zeros(WIDE, np.float32), _none)
-spoilt = Model(spoilt_loss, np.zeros(NARROW, np.float32), _none)
+model = ModelSpec(Logistic(), np.zeros(NARROW, np.float32), _none)
+wide = ModelSpec(Logistic(), np.zeros(WIDE, np.float32), _none)
+spoilt = ModelSpec(spoilt_loss, np.zeros(NARROW, np.float32), _none)
 
 
 def records(place: int, count: int, features: int) -> tuple[Any, Any]:
@@ -194,7 +194,8 @@ def _watch_engine(note: Callable[..., None], private: str | None) -> None:
 
 
 def _watch_other(name: str, note: Callable[..., None]) -> None:
-    from sordino.secure import mpyc_engine, spu_engine
+    from sordino.together.secure import _mpyc_engine as mpyc_engine
+    from sordino.together.secure import _spu_engine as spu_engine
 
     kind: Any = mpyc_engine.MpycSum if name == "mpyc" else spu_engine.SpuSum
     summed = kind.noised_sum
@@ -210,12 +211,12 @@ def _watch_other(name: str, note: Callable[..., None]) -> None:
 
 def _go_through(port: int) -> None:
     """Reach the first party at another port."""
-    join = Star.join.__func__  # type: ignore[attr-defined]
+    join = StarTransport.join.__func__  # type: ignore[attr-defined]
 
-    def joining(cls: type[Star], roster: Any, *rest: Any, **options: Any) -> Star:
+    def joining(cls: type[StarTransport], roster: Any, *rest: Any, **options: Any) -> StarTransport:
         return join(cls, replace(roster, port=port), *rest, **options)
 
-    Star.join = classmethod(joining)  # type: ignore[method-assign,assignment]
+    StarTransport.join = classmethod(joining)  # type: ignore[method-assign,assignment]
 
 
 def _tap(place: int, taps: dict[str, int]) -> None:

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.losses import Logistic
-from sordino.parties.consortium import Consortium, Partner
-from sordino.parties.terms import agree
-from sordino.sites.models import Model
-from sordino.sites.parties import CARD, KEY, PAD_KEY, PartySite, create_party
+from sordino._base.errors import SordinoError
+from sordino.parts._losses import Logistic
+from sordino.together.parties._consortium import Consortium, PartyCard
+from sordino.together.parties._terms import agree
+from sordino.together.sites._models import ModelSpec
+from sordino.together.sites._parties import CARD, KEY, PAD_KEY, PartySite, create_party
 
 MODEL = {"kind": "own", "name": "tests.parties.test_consortium:model"}
 ALLOW = [MODEL["name"]]
 
 
-model = Model(Logistic(), np.zeros(4, np.float32), load=lambda path: ())
+model = ModelSpec(Logistic(), np.zeros(4, np.float32), load=lambda path: ())
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_damaged_files_are_refused_in_a_sentence(tmp_path: Path, consortium: Con
     with pytest.raises(SordinoError, match="not JSON"):
         Consortium.load(path)
     with pytest.raises(SordinoError, match="cannot read"):
-        Partner.load(tmp_path / "nothing.json")
+        PartyCard.load(tmp_path / "nothing.json")
 
 
 def test_signatures_hold_for_one_party_and_one_file(tmp_path: Path, consortium: Consortium) -> None:

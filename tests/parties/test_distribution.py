@@ -10,9 +10,9 @@ import pytest
 from scipy.stats import ks_2samp
 
 import sordino
-from sordino.losses import Logistic
-from sordino.parties.terms import Terms, agree
-from sordino.parties.together import train_together
+from sordino.parts._losses import Logistic
+from sordino.together.parties._terms import Terms, agree
+from sordino.together.parties._together import train_together
 
 DATA = os.environ.get("SORDINO_DATA", "")
 SEEDS = 200

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.parties import meeting
-from sordino.parties.journal import Journal
-from sordino.parties.meeting import Session
-from sordino.secure import transport
-from sordino.secure.pads import Pads
-from sordino.secure.transport import Star
+from sordino.together.parties import _meeting as meeting
+from sordino.together.parties._journal import Journal
+from sordino.together.parties._meeting import Meeting
+from sordino.together.secure import _transport as transport
+from sordino.together.secure._pads import Pads
+from sordino.together.secure._transport import StarTransport
 from tests.parties.test_meeting import World
 
 
@@ -33,7 +33,7 @@ def test_different_histories_for_different_parties_are_found_out_before_anything
     world.fill(2)
     forged = {"p1": np.arange(5) * 100, "p2": np.arange(5) * -7}
 
-    def change(place: int, star: Star, journal: Journal) -> None:
+    def change(place: int, star: StarTransport, journal: Journal) -> None:
         if place:
             return
         pads = Pads("p0", world.private[0], world.roster.public_keys)
@@ -61,7 +61,7 @@ def test_different_histories_for_different_parties_are_found_out_before_anything
     contexts: list[bytes] = []
     plain = meeting.exchange
 
-    def noting(star: Star, pads: Pads, context: bytes, body: bytes, **more: Any) -> Any:
+    def noting(star: StarTransport, pads: Pads, context: bytes, body: bytes, **more: Any) -> Any:
         if star.name == "p0":
             contexts.append(context)
         return plain(star, pads, context, body, **more)
@@ -72,7 +72,7 @@ def test_different_histories_for_different_parties_are_found_out_before_anything
     assert {settled for settled, _, _ in world.progress()} == {2}
     monkeypatch.undo()
     monkeypatch.setattr(transport, "_LAST_WORDS_PATIENCE", 0.3)
-    assert all(isinstance(outcome, Session) for outcome in world.meet())
+    assert all(isinstance(outcome, Meeting) for outcome in world.meet())
 
 
 def test_a_party_that_dies_while_it_catches_up_is_not_left_two_turns_behind(world: World) -> None:
@@ -80,7 +80,7 @@ def test_a_party_that_dies_while_it_catches_up_is_not_left_two_turns_behind(worl
     world.fill(3, 0, 1, claim=True)
     world.fill(2, 2)
 
-    def dies(place: int, star: Star, journal: Journal) -> None:
+    def dies(place: int, star: StarTransport, journal: Journal) -> None:
         if place == 2:
 
             def settle(*arguments: Any, **more: Any) -> None:
@@ -101,9 +101,9 @@ def test_nobody_is_led_beyond_the_plan(world: World, field: str) -> None:
     world.fill(3)
     outcomes = world.meet({1: {"steps": 3}, 0: {"steps": 3}, 2: {"steps": 3, field: 4}})
     # Facts are what a party says of its own journal, which comes last: so the journal itself lies.
-    assert all(isinstance(outcome, Session) for outcome in outcomes)
+    assert all(isinstance(outcome, Meeting) for outcome in outcomes)
 
-    def lies(place: int, star: Star, journal: Journal) -> None:
+    def lies(place: int, star: StarTransport, journal: Journal) -> None:
         if place == 2:
             setattr(journal, field, 4)
 

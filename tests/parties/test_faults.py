@@ -16,24 +16,24 @@ import jax
 import numpy as np
 import pytest
 
-from sordino.engine.keys import RunKey
-from sordino.errors import SordinoError
-from sordino.keystore import KeyStore
-from sordino.losses import Logistic
-from sordino.parties.consortium import Partner
-from sordino.parties.journal import Journal
-from sordino.parties.learner import Learner
-from sordino.parties.meeting import Session
-from sordino.parties.party import run_party
-from sordino.parties.rows import PartyRows
-from sordino.parties.terms import Terms, agree
-from sordino.privacy.values import ClippedSum
-from sordino.secure import transport
-from sordino.secure.certificates import new_certificate
-from sordino.secure.mask import MaskSum
-from sordino.secure.roster import Member
-from sordino.secure.transport import Star
-from sordino.sites.parties import CARD, CERTIFICATE, CONSORTIUM, KEY, SIGNATURE, PartySite
+from sordino._base.errors import SordinoError
+from sordino._base.keys import RunKey
+from sordino._base.keystore import KeyStore
+from sordino.parts._losses import Logistic
+from sordino.privacy._values import ClippedSum
+from sordino.together.parties._consortium import PartyCard
+from sordino.together.parties._journal import Journal
+from sordino.together.parties._learner import Learner
+from sordino.together.parties._meeting import Meeting
+from sordino.together.parties._party import run_party
+from sordino.together.parties._rows import PartyRows
+from sordino.together.parties._terms import Terms, agree
+from sordino.together.secure import _transport as transport
+from sordino.together.secure._certificates import new_certificate
+from sordino.together.secure._mask import MaskSum
+from sordino.together.secure._roster import RosterEntry
+from sordino.together.secure._transport import StarTransport
+from sordino.together.sites._parties import CARD, CERTIFICATE, CONSORTIUM, KEY, SIGNATURE, PartySite
 from tests.parties.faults import (
     Network,
     Study,
@@ -182,7 +182,7 @@ class Bomb:
     """Ends a party at its n-th step: its connections break, and nothing it does afterwards counts."""
 
     def __init__(self, at: int) -> None:
-        self.left, self.star = at, cast(Star | None, None)
+        self.left, self.star = at, cast(StarTransport | None, None)
 
     def tick(self) -> None:
         self.left -= 1
@@ -269,8 +269,8 @@ def test_a_crash_at_every_single_point_is_made_good(
         ticking.bomb = None
         journal = world.journal(place)
 
-        def join() -> Star:
-            star = Star.join(
+        def join() -> StarTransport:
+            star = StarTransport.join(
                 world.roster,
                 name,
                 *world.paths[place],
@@ -282,7 +282,7 @@ def test_a_crash_at_every_single_point_is_made_good(
             ticking.bomb = bomb
             return star
 
-        def open_engine(star: Star, session: Session, claim: Any) -> MaskSum:
+        def open_engine(star: StarTransport, session: Meeting, claim: Any) -> MaskSum:
             return MaskSum(
                 name,
                 world.private[place],
@@ -408,11 +408,11 @@ def test_a_wrong_certificate_is_refused_and_the_right_one_goes_on(
     # Its own file has its new certificate, so that it is the others who have to notice.
     certificate, key = new_certificate("p2")
     old = study.cards[2]
-    card = replace(old, member=Member("p2", old.member.public_key, certificate))
+    card = replace(old, member=RosterEntry("p2", old.member.public_key, certificate))
     card.save(folder / CARD)
     (folder / CERTIFICATE).write_text(certificate)
     (folder / KEY).write_text(key)
-    partners: tuple[Partner, ...] = (*study.cards[:2], card)
+    partners: tuple[PartyCard, ...] = (*study.cards[:2], card)
     changed = replace(study.consortium, partners=partners)
     PartySite.load(folder).sign(changed, allow=[changed.model["name"]])
     hub, waiting, stranger = study.start(zygote, join_timeout=6.0).wait(6.0 + SLACK)

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sordino.errors import PlanMismatchError, SordinoError
-from sordino.keystore import KeyStore
-from sordino.parties import journal as module
-from sordino.parties.journal import Journal, Seal, packed, unpacked
+from sordino._base.errors import PlanMismatchError, SordinoError
+from sordino._base.keystore import KeyStore
+from sordino.together.parties import _journal as module
+from sordino.together.parties._journal import Journal, Seal, packed, unpacked
 
 SESSION, PARTY = "ab" * 32, "north"
 SEAL = f"{SESSION[:32]}-{PARTY}"
@@ -264,8 +264,8 @@ def test_other_data_or_another_model_is_refused(home: Home) -> None:
 def test_two_processes_cannot_hold_it(home: Home, tmp_path: Path) -> None:
     home.filled(1).close()
     holding = (
-        "import sys; from pathlib import Path; from sordino.keystore import KeyStore;"
-        "from sordino.parties.journal import Journal;"
+        "import sys; from pathlib import Path; from sordino._base.keystore import KeyStore;"
+        "from sordino.together.parties._journal import Journal;"
         f"held = Journal(Path({str(home.path)!r}), {SESSION!r}, {PARTY!r},"
         f" store=KeyStore(Path({str(home.store.folder)!r})));"
         "print('held', flush=True); sys.stdin.read()"
@@ -282,9 +282,9 @@ def test_two_processes_cannot_hold_it(home: Home, tmp_path: Path) -> None:
 
 def test_nothing_secret_is_in_the_files_beside_the_results(home: Home, tmp_path: Path) -> None:
     """A learner's own vector, batch, key and secret are in no file but the seal."""
-    from sordino.losses import Logistic
-    from sordino.parties.learner import Learner
-    from sordino.parties.terms import agree
+    from sordino.parts._losses import Logistic
+    from sordino.together.parties._learner import Learner
+    from sordino.together.parties._terms import agree
     from tests.parties.faults import count_traces, records
 
     terms = agree(

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.engine.batches import public_order
-from sordino.engine.keys import RunKey
-from sordino.engine.run import Run, lattice_noise
-from sordino.errors import PlanMismatchError, SordinoError
-from sordino.losses import NonconvexLogistic
-from sordino.parties.encoding import Combined
-from sordino.parties.learner import Learner
-from sordino.parties.rows import PartyRows
-from sordino.parties.terms import Terms, agree
-from sordino.parties.together import train_together
+from sordino._base.errors import PlanMismatchError, SordinoError
+from sordino._base.keys import RunKey
+from sordino.engine._run import TrainingRun, lattice_noise
+from sordino.parts._batches import public_order
+from sordino.parts._losses import NonconvexLogistic
+from sordino.together.parties._encoding import DifferenceCodec
+from sordino.together.parties._learner import Learner
+from sordino.together.parties._rows import PartyRows
+from sordino.together.parties._terms import Terms, agree
+from sordino.together.parties._together import train_together
 
 D, N = 7, 600
 LOSS = NonconvexLogistic(0.001)
@@ -57,7 +57,7 @@ def test_one_party_alone_is_the_centralized_run_bit_for_bit(
     """papers/01 oracle 14, m = 1: with the same fresh draws, whatever noise takes back what."""
     terms, key = terms_of(recipe, (N,)), RunKey.from_insecure_seed(3)
     plan = terms.plan
-    run = Run(plan, LOSS, np.zeros(D, np.float32), records, key=key)
+    run = TrainingRun(plan, LOSS, np.zeros(D, np.float32), records, key=key)
     while not run.finished:
         run.advance()
     learner = Learner(terms, 0, LOSS, np.zeros(D, np.float32), records, key=key)
@@ -87,13 +87,15 @@ def test_what_parties_release_is_the_plan_s_sum_with_the_plan_s_noise(
         for j, own in enumerate(dealt(records, sizes))
     ]
     rng = np.random.default_rng(1)
-    mechanism, decoder = terms.plan.mechanism, Combined(terms.plan.mechanism)
+    mechanism, decoder = terms.plan.mechanism, DifferenceCodec(terms.plan.mechanism)
     z: list[np.ndarray] = []
     for t in range(min(16, terms.plan.population.steps)):
         own = sum(learner._sum() for learner in learners)
         z.append(rng.integers(-1000, 1000, D))
         released = sum(learner.vector().value for learner in learners) + z[t]
-        noise = z[t] - sum((z[j] for j in mechanism.taken_back(t) or ()), np.zeros(D, np.int64))
+        noise = z[t] - sum(
+            (z[j] for j in mechanism.cancelled_draws(t) or ()), np.zeros(D, np.int64)
+        )
         assert np.array_equal(decoder.decoded(t, released), own + noise)
         for learner in learners:
             learner.take(released)
@@ -124,7 +126,7 @@ def test_lost_turns_are_left_out_everywhere_and_reveal_no_more(
 
 def encoder_of(mechanism: Any, steps: int, lost: set[int]) -> np.ndarray:
     """C as parties compute it, lost turns and all: row t is what turn t holds of each step's sum."""
-    combined, rows = Combined(mechanism), []
+    combined, rows = DifferenceCodec(mechanism), []
     for t in range(steps):
         unit = np.zeros(steps, np.int64)
         unit[t] = 1

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError, one_line
-from sordino.keystore import KeyStore
-from sordino.parties import meeting
-from sordino.parties.journal import Journal
-from sordino.parties.meeting import FACTS, MOST_SKEW, Session, confirm, meet
-from sordino.secure import transport
-from sordino.secure.certificates import create_certificate
-from sordino.secure.pads import Pads, new_private_key, public_key
-from sordino.secure.roster import Member, Roster
-from sordino.secure.transport import Star
+from sordino._base.errors import SordinoError, one_line
+from sordino._base.keystore import KeyStore
+from sordino.together.parties import _meeting as meeting
+from sordino.together.parties._journal import Journal
+from sordino.together.parties._meeting import FACTS, MOST_SKEW, Meeting, confirm, meet
+from sordino.together.secure import _transport as transport
+from sordino.together.secure._certificates import create_certificate
+from sordino.together.secure._pads import Pads, new_private_key, public_key
+from sordino.together.secure._roster import Roster, RosterEntry
+from sordino.together.secure._transport import StarTransport
 
 COMMON = {
     "version": "0.4.0",
@@ -32,7 +32,7 @@ COMMON = {
     "steps": 10,
 }
 SESSION = "ab" * 32
-Outcome = Session | str
+Outcome = Meeting | str
 
 
 class World:
@@ -44,7 +44,7 @@ class World:
         self.paths = [create_certificate(folder / "tls", name) for name in names]
         self.private = [new_private_key() for _ in names]
         members = tuple(
-            Member(name, public_key(key), paths[0].read_text())
+            RosterEntry(name, public_key(key), paths[0].read_text())
             for name, key, paths in zip(names, self.private, self.paths, strict=True)
         )
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -89,8 +89,8 @@ class World:
         self,
         facts: Mapping[int, Mapping[str, Any]] | None = None,
         *,
-        change: Callable[[int, Star, Journal], None] = lambda place, star, journal: None,
-        after: Callable[[Star, Pads, Session], Any] | None = None,
+        change: Callable[[int, StarTransport, Journal], None] = lambda place, star, journal: None,
+        after: Callable[[StarTransport, Pads, Meeting], Any] | None = None,
         check: Callable[[str, Mapping[str, Any]], None] | None = None,
         timeout: float = 10.0,
     ) -> list[Any]:
@@ -99,7 +99,7 @@ class World:
         def party(place: int) -> Any:
             name, journal = self.roster.names[place], self.journal(place)
             try:
-                with Star.join(
+                with StarTransport.join(
                     self.roster,
                     name,
                     *self.paths[place],
@@ -145,7 +145,7 @@ def test_parties_that_are_level_go_on(world: World) -> None:
     first, second = world.meet(), world.meet()
     for outcomes in (first, second):
         assert len(set(outcomes)) == 1
-        assert outcomes[0] == Session(outcomes[0].nonce, False, None)
+        assert outcomes[0] == Meeting(outcomes[0].nonce, False, None)
     assert first[0].nonce != second[0].nonce
     assert level(world) == before
 
@@ -198,7 +198,7 @@ def test_a_crash_while_a_turn_is_given_up_is_made_good(world: World, crashes: in
     world.fill(2)
     world.fill(2, 1, claim=True)
 
-    def change(place: int, star: Star, journal: Journal) -> None:
+    def change(place: int, star: StarTransport, journal: Journal) -> None:
         def stop(*rest: Any) -> None:
             raise SordinoError("killed")
 
@@ -257,7 +257,7 @@ def test_another_clock_is_refused_by_everybody(
 
 def test_a_clock_that_is_a_little_off_is_not(world: World) -> None:
     outcomes = world.meet({1: {"clock": time.time() - MOST_SKEW + 60}})
-    assert all(isinstance(outcome, Session) for outcome in outcomes)
+    assert all(isinstance(outcome, Meeting) for outcome in outcomes)
 
 
 @pytest.mark.parametrize(
@@ -293,14 +293,14 @@ def test_another_key_is_refused(world: World) -> None:
         Pads("p2", world.private[2], world.roster.public_keys)
     # Nor does it get in with a roster that fits its key.
     members = list(world.roster.members)
-    members[2] = Member("p2", public_key(world.private[2]), members[2].certificate)
+    members[2] = RosterEntry("p2", public_key(world.private[2]), members[2].certificate)
     other = Roster("study", tuple(members), "127.0.0.1", world.roster.port)
 
     def join(place: int) -> Any:
         roster = other if place == 2 else world.roster
         listener = world.listener if not place else None
         try:
-            Star.join(
+            StarTransport.join(
                 roster,
                 f"p{place}",
                 *world.paths[place],
@@ -350,7 +350,7 @@ def test_a_sum_that_is_not_the_one_that_others_have_is_not_kept(
     world.fill(3, 0, 1)
     world.fill(2, 2)
 
-    def change(place: int, star: Star, journal: Journal) -> None:
+    def change(place: int, star: StarTransport, journal: Journal) -> None:
         if place in liars:
             journal.sum_of = lambda turn: lie  # type: ignore[method-assign]
 
@@ -358,7 +358,7 @@ def test_a_sum_that_is_not_the_one_that_others_have_is_not_kept(
     assert "'p0' gave" in outcomes[2]
     assert "sum of turn 2" in outcomes[2]
     assert world.progress()[2][0] == 2
-    assert all(isinstance(outcome, Session) for outcome in world.meet())
+    assert all(isinstance(outcome, Meeting) for outcome in world.meet())
 
 
 def test_what_a_check_says_stops_the_meeting(world: World) -> None:
@@ -373,10 +373,12 @@ def test_what_a_check_says_stops_the_meeting(world: World) -> None:
 # A first party that lies. All that others say goes through its hands.
 
 
-def tampering(alter: Callable[[str, int, bytes], bytes]) -> Callable[[int, Star, Journal], None]:
+def tampering(
+    alter: Callable[[str, int, bytes], bytes],
+) -> Callable[[int, StarTransport, Journal], None]:
     """The first party sends, instead of a body, what `alter` makes of it (receiver, exchange, body)."""
 
-    def change(place: int, star: Star, journal: Journal) -> None:
+    def change(place: int, star: StarTransport, journal: Journal) -> None:
         if place:
             return
         send, counts = star.send, dict.fromkeys(star.peers, -1)
@@ -425,7 +427,7 @@ def test_the_first_party_cannot_change_what_another_says(
     outcomes = world.meet(change=tampering(alter))
     assert "what 'p2' says has been changed on the way" in outcomes[1]
     assert world.progress()[1] == before[1]
-    assert isinstance(world.meet()[1], Session)
+    assert isinstance(world.meet()[1], Meeting)
 
 
 def test_nor_swap_hold_back_or_put_words_into_its_mouth(world: World) -> None:
@@ -478,7 +480,7 @@ def test_what_was_said_in_an_earlier_session_is_found_out(
         earlier[to, exchange] = pieces(body)
         return body
 
-    assert all(isinstance(outcome, Session) for outcome in world.meet(change=tampering(record)))
+    assert all(isinstance(outcome, Meeting) for outcome in world.meet(change=tampering(record)))
 
     def replay(to: str, exchange: int, body: bytes) -> bytes:
         parts = pieces(body)
@@ -494,14 +496,14 @@ def test_what_was_said_in_an_earlier_session_is_found_out(
 
 
 def test_models_are_compared_at_the_end(world: World) -> None:
-    def after(star: Star, pads: Pads, session: Session) -> list[str]:
+    def after(star: StarTransport, pads: Pads, session: Meeting) -> list[str]:
         return confirm(star, pads, session.nonce, "model", "same" if star.name != "p2" else "other")
 
     assert world.meet(after=after) == [["p2"], ["p2"], ["p0", "p1"]]
 
 
 def test_a_party_that_says_nothing_ends_the_meeting_in_time(world: World) -> None:
-    def change(place: int, star: Star, journal: Journal) -> None:
+    def change(place: int, star: StarTransport, journal: Journal) -> None:
         if place == 2:
             time.sleep(1.5)
 

@@ -11,13 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.parties.consortium import Consortium
-from sordino.parties.journal import TurnRecord
-from sordino.parties.terms import agree
-from sordino.report.parties import Turns, cost_figure, render_parties_report, write_parties_report
-from sordino.report.parties_words import PAPER, collusion, paper_cost, rests_on, shares
-from sordino.sites.parties import create_party
+from sordino._base.errors import SordinoError
+from sordino.together.parties._consortium import Consortium
+from sordino.together.parties._journal import TurnRecord
+from sordino.together.parties._report import (
+    Turns,
+    cost_figure,
+    render_parties_report,
+    write_parties_report,
+)
+from sordino.together.parties._report_words import PAPER, collusion, paper_cost, rests_on, shares
+from sordino.together.parties._terms import agree
+from sordino.together.sites._parties import create_party
 from tests.cli.test_report import HOSTILE, Page
 
 NAMES = ("north", "south", "east")
@@ -145,7 +150,7 @@ def test_deltas_that_the_noise_is_not_exact_enough_for(consortium: Consortium) -
 
 
 def rounded(consortium: Consortium) -> str:
-    from sordino.privacy.guarantee import rounded_up
+    from sordino.privacy._guarantee import rounded_up
 
     return rounded_up(consortium.terms.guarantee.epsilon(1e-5))
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sordino
-from sordino.errors import SordinoError
-from sordino.parties.encoding import growth
-from sordino.parties.terms import Terms, agree, assumption_of
-from sordino.secure.guarantee import SumNoise, engine_distance
+from sordino._base.errors import SordinoError
+from sordino.together.parties._encoding import growth
+from sordino.together.parties._terms import Terms, agree, assumption_of
+from sordino.together.secure._guarantee import SumNoise, engine_distance
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-5}
 

@@ -16,15 +16,16 @@ import numpy as np
 import pytest
 from scipy.special import chdtrc
 
-from sordino.mechanisms.chacha import ChaCha20Generator
-from sordino.mechanisms.discrete import discrete_gaussian
-from sordino.parties.terms import agree, assumption_of
-from sordino.parties.together import _noise, party_key
-from sordino.secure import mask, pads
-from sordino.secure.guarantee import SumNoise, published_variance, share_variance
-from sordino.secure.mask import MaskSum
-from sordino.secure.pads import Pads, new_private_key, public_key
-from sordino.secure.transport import Star
+from sordino.parts.mechanisms._chacha import ChaCha20Generator
+from sordino.parts.mechanisms._discrete import discrete_gaussian
+from sordino.together.parties._terms import agree, assumption_of
+from sordino.together.parties._together import _noise, party_key
+from sordino.together.secure import _mask as mask
+from sordino.together.secure import _pads as pads
+from sordino.together.secure._guarantee import SumNoise, published_variance, share_variance
+from sordino.together.secure._mask import MaskSum
+from sordino.together.secure._pads import Pads, new_private_key, public_key
+from sordino.together.secure._transport import StarTransport
 from tests.parties.faults import (
     Study,
     Zygote,
@@ -133,7 +134,7 @@ class Views:
 
         def open_one(party: Party) -> MaskSum:
             own = self.heard[party.name]
-            star = Star.join(
+            star = StarTransport.join(
                 party.roster,
                 party.name,
                 *party.paths,
@@ -443,7 +444,7 @@ def test_two_of_four_parties_that_subtract_their_shares(tmp_path: Path) -> None:
     size, S = 20_000, 1001
 
     def open_one(party: Party) -> MaskSum:
-        star = Star.join(party.roster, party.name, *party.paths, timeout=20.0)
+        star = StarTransport.join(party.roster, party.name, *party.paths, timeout=20.0)
         return MaskSum(
             party.name,
             party.private,

@@ -10,9 +10,9 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from sordino.errors import SordinoError
-from sordino.privacy import amplification
-from sordino.privacy.amplification import (
+from sordino._base.errors import SordinoError
+from sordino.privacy import _amplification as amplification
+from sordino.privacy._amplification import (
     SampledGaussian,
     calibrate_noise,
     compose_pld,
@@ -257,7 +257,7 @@ def test_profile_without_replacement_by_definition():
 
 
 def test_full_rate_is_the_plain_gaussian():
-    from sordino.privacy.gdp import epsilon_from_mu
+    from sordino.privacy._gdp import epsilon_from_mu
 
     plain = epsilon_from_mu(math.sqrt(5) / 2.0, 1e-5)
     sampled = epsilon(part(2.0, 1.0, 5))
@@ -299,7 +299,7 @@ def test_monotone():
 
 
 def test_unamplified_mu_is_a_bound():
-    from sordino.privacy.gdp import delta_from_mu
+    from sordino.privacy._gdp import delta_from_mu
 
     for one in (part(2.0, 0.3, 7), part(2.0, 0.3, 7, WOR, "replace-one")):
         pld = compose_pld(0.0, (one,))

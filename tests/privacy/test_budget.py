@@ -10,10 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.errors import SordinoError
-from sordino.privacy.budget import Budget, BudgetExhausted, cost_of, cost_of_mu_squared, units_of
-from sordino.schedules.allocate import allocate
-from sordino.schedules.influence import geometric, uniform
+from sordino._base.errors import SordinoError
+from sordino.parts.schedules._allocate import allocate
+from sordino.parts.schedules._influence import geometric, uniform
+from sordino.privacy._budget import (
+    BudgetExhausted,
+    PrivacyFilter,
+    cost_of,
+    cost_of_mu_squared,
+    units_of,
+)
 
 UNIT = Fraction(1, 2**96)
 sigmas = st.floats(1e-3, 1e6)
@@ -36,7 +42,7 @@ def test_other_costs_round_up_and_budgets_down(value):
 @settings(max_examples=50)
 @given(st.lists(sigmas, min_size=1, max_size=20), st.floats(1e-3, 10))
 def test_never_overspends_and_a_refusal_changes_nothing(values, R):
-    budget, spent = Budget.of(R), Fraction(0)
+    budget, spent = PrivacyFilter.of(R), Fraction(0)
     for sigma in values:
         before = budget.remaining
         if budget.can_afford(sigma):
@@ -51,7 +57,7 @@ def test_never_overspends_and_a_refusal_changes_nothing(values, R):
 
 
 def test_spending_exactly_everything_is_legal():
-    budget = Budget.of(1.0)
+    budget = PrivacyFilter.of(1.0)
     for _ in range(16):
         budget.spend(4.0)
     assert budget.remaining == 0
@@ -60,7 +66,7 @@ def test_spending_exactly_everything_is_legal():
 
 
 def test_what_is_left_can_be_spent_as_mu_squared():
-    budget = Budget.of(0.7)
+    budget = PrivacyFilter.of(0.7)
     budget.spend(sigma=3.0, kappa=2)
     budget.spend_cost(0.01)
     budget.spend_cost(budget.remaining_mu_squared)
@@ -69,7 +75,7 @@ def test_what_is_left_can_be_spent_as_mu_squared():
 
 @pytest.mark.parametrize("sigma", [0.0, -1.0, math.inf, math.nan, "1", None, True])
 def test_what_is_no_noise_is_refused_before_anything_is_spent(sigma):
-    budget = Budget.of(1.0)
+    budget = PrivacyFilter.of(1.0)
     with pytest.raises(SordinoError):
         budget.spend(sigma)
     assert budget.remaining == budget.total
@@ -78,18 +84,18 @@ def test_what_is_no_noise_is_refused_before_anything_is_spent(sigma):
 @pytest.mark.parametrize("R", [0.0, -1.0, math.inf, math.nan])
 def test_what_is_no_budget_is_refused(R):
     with pytest.raises(SordinoError):
-        Budget.of(R)
+        PrivacyFilter.of(R)
 
 
 @pytest.mark.parametrize("mu_squared", [-1e-9, math.inf, math.nan])
 def test_what_is_no_cost_is_refused(mu_squared):
     with pytest.raises(SordinoError, match="at least 0"):
-        Budget.of(1.0).spend_cost(mu_squared)
+        PrivacyFilter.of(1.0).spend_cost(mu_squared)
 
 
 def runs_exactly(sigma, R):
     """Every step fits, one more does not, and next to nothing is left."""
-    budget = Budget.of(R)
+    budget = PrivacyFilter.of(R)
     for value in sigma.tolist():
         budget.spend(value)
     assert budget.remaining * UNIT <= Fraction(R) * Fraction(1e-11)
@@ -138,7 +144,7 @@ def test_refusal_comes_before_the_data():
         return next(batches())
 
     with pytest.raises(BudgetExhausted):
-        step(Budget.of(0.1), sigma=1.0)
+        step(PrivacyFilter.of(0.1), sigma=1.0)
     assert not opened
 
 
@@ -146,7 +152,7 @@ def test_float32_noise_costs_what_it_is():
     """A value in the compute dtype is spent as it is: refusals do not depend on precision."""
     sigma = np.float32(1.1)
     assert cost_of(sigma) == cost_of(float(sigma)) != cost_of(1.1)
-    budgets = Budget.of(1.0), Budget.of(1.0)
+    budgets = PrivacyFilter.of(1.0), PrivacyFilter.of(1.0)
     for budget, value in zip(budgets, (sigma, float(sigma)), strict=True):
         budget.spend(value)
         with pytest.raises(BudgetExhausted):
@@ -155,4 +161,4 @@ def test_float32_noise_costs_what_it_is():
 
 
 def test_huge_budgets_print():
-    assert "1e+300" in repr(Budget.of(1e300))
+    assert "1e+300" in repr(PrivacyFilter.of(1e300))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.privacy import sensitivity as module
-from sordino.privacy.participation import FixedBatches, SinglePass
-from sordino.privacy.sensitivity import sensitivity
-from sordino.privacy.strategy import (
+from sordino._base.errors import SordinoError
+from sordino.privacy import _sensitivity as module
+from sordino.privacy._participation import FixedBatches, SinglePass
+from sordino.privacy._sensitivity import sensitivity
+from sordino.privacy._strategy import (
     MatrixStrategy,
     ParallelStrategy,
     PhasesStrategy,
@@ -69,10 +69,10 @@ def check(strategy, X, rule, patterns, clips, rng, enumerated):
     if enumerated:
         assert found.value**2 == pytest.approx(upper, rel=RTOL, abs=1e-12)
     worst = sorted(columns, key=energy)[-3:]
-    attained = max(best_vectors(X, c, P, rng, starts=2, rounds=40) for P in worst)
-    assert found.value**2 >= attained * (1 - RTOL)
+    bound_is_tight = max(best_vectors(X, c, P, rng, starts=2, rounds=40) for P in worst)
+    assert found.value**2 >= bound_is_tight * (1 - RTOL)
     if found.exact:
-        assert found.value**2 == pytest.approx(attained, rel=1e-6, abs=1e-12)
+        assert found.value**2 == pytest.approx(bound_is_tight, rel=1e-6, abs=1e-12)
     if found.pattern is not None:
         P = columns[patterns.index(list(found.pattern))]
         assert energy(P) == pytest.approx(found.value**2, rel=1e-9, abs=1e-12)

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.privacy.conversions import (
+from sordino._base.errors import SordinoError
+from sordino.privacy._conversions import (
     epsilon_from_rdp,
     epsilon_from_zcdp,
     mu_of_gaussian_with_zcdp,
@@ -16,7 +16,7 @@ from sordino.privacy.conversions import (
     zcdp_from_epsilon_delta,
     zcdp_from_mu,
 )
-from sordino.privacy.gdp import epsilon_from_mu, mu_from_epsilon_delta
+from sordino.privacy._gdp import epsilon_from_mu, mu_from_epsilon_delta
 
 
 def cks(rho, delta):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from sordino import Guarantee, SordinoError
-from sordino.privacy.discrete import LEAST_VARIANCE, rounding_distance
-from sordino.privacy.gdp import delta_from_mu, epsilon_from_mu
-from sordino.privacy.guarantee import compose
+from sordino.privacy._discrete import LEAST_VARIANCE, rounding_distance
+from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu
+from sordino.privacy._guarantee import compose
 
 STATED = {"adjacency": "zero-out", "unit": "example", "participation": "once"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sordino.privacy.dyadic import all_nodes, compose, decoder, node_matrix, used_nodes
+from sordino.privacy._dyadic import all_nodes, decoder, node_matrix, nodes_between, used_nodes
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ def test_variance_of_a_read(t: int, factor: float) -> None:
     """Unit noise per node, alpha = 0.1: ``sum over COMPOSE(1, t) of beta^(2 (t - end))``."""
     row = decoder(t, beta=0.9)[-1]
     assert np.sum(row**2) == pytest.approx(factor, rel=1e-9)
-    assert np.count_nonzero(row) == bin(t).count("1") == len(compose(1, t))
+    assert np.count_nonzero(row) == bin(t).count("1") == len(nodes_between(1, t))
 
 
 @pytest.mark.parametrize("beta", [1.0, 0.9, 0.5])

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mpmath import mpf
 
-from sordino.errors import SordinoError
-from sordino.privacy.gdp import (
+from sordino._base.errors import SordinoError
+from sordino.privacy._gdp import (
     delta_from_mu,
     epsilon_from_mu,
     log_delta,

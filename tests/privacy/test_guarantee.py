@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mpf
 
-from sordino.errors import SordinoError
-from sordino.privacy.amplification import SampledGaussian
-from sordino.privacy.gdp import epsilon_from_mu, mu_from_epsilon_delta
-from sordino.privacy.guarantee import ADJACENCIES, Guarantee, compose
+from sordino._base.errors import SordinoError
+from sordino.privacy._amplification import SampledGaussian
+from sordino.privacy._gdp import epsilon_from_mu, mu_from_epsilon_delta
+from sordino.privacy._guarantee import ADJACENCIES, Guarantee, compose
 
 from .test_gdp import true_delta
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.errors import SordinoError
-from sordino.privacy.amplification import SampledGaussian, compose_pld, epsilon_of_pld
-from sordino.privacy.levels import levels, sampled_levels
-from sordino.privacy.poisson import composed_epsilon, poisson_delta
+from sordino._base.errors import SordinoError
+from sordino.privacy._amplification import SampledGaussian, compose_pld, epsilon_of_pld
+from sordino.privacy._levels import levels, sampled_levels
+from sordino.privacy._poisson import composed_epsilon, poisson_delta
 
 
 @given(

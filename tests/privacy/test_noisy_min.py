@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from sordino.errors import SordinoError
-from sordino.privacy.gdp import delta_from_mu
-from sordino.privacy.noisy_min import mu_of_pure, noisy_min, pure_of_mu
+from sordino._base.errors import SordinoError
+from sordino.privacy._gdp import delta_from_mu
+from sordino.privacy._noisy_min import mu_of_pure, noisy_min, pure_of_mu
 
 
 def probability(scores: Sequence[float], scale: float, j: int) -> float:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.engine.batches import batch_indices
-from sordino.engine.keys import RunKey
-from sordino.errors import SordinoError
-from sordino.population import Population
-from sordino.privacy.participation import (
+from sordino._base.errors import SordinoError
+from sordino._base.keys import RunKey
+from sordino.parts._batches import batch_indices
+from sordino.parts._population import Population
+from sordino.privacy._participation import (
     FixedBatches,
     FreshPermutations,
     MinSeparation,

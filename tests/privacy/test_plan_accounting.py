@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from sordino import Plan, plan
-from sordino.accounting import float32_up
-from sordino.engine.loop import chunk_starts
-from sordino.errors import SordinoError
-from sordino.population import Population
-from sordino.recipes import RECIPES
+from sordino._base.errors import SordinoError
+from sordino.engine._loop import chunk_starts
+from sordino.parts._population import Population
+from sordino.planning._accounting import float32_up
+from sordino.planning.recipes import RECIPES
 
 from .brute_force import fixed_patterns, fresh_patterns
 
@@ -64,7 +64,7 @@ def noise_matrices(mechanism, chunk):
         return identity[int(first) : int(first) + count]
 
     state, blocks = mechanism.start(T * channels), []
-    starts = [*chunk_starts(T, chunk, mechanism.breaks), T]
+    starts = [*chunk_starts(T, chunk, mechanism.boundaries), T]
     for first, end in itertools.pairwise(starts):
         rows, state = mechanism.rows(state, draw, first, end - first)
         blocks.append(np.float64(rows))

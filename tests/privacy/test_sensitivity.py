@@ -7,19 +7,19 @@ import math
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.privacy import dyadic
-from sordino.privacy import sensitivity as module
-from sordino.privacy.dyadic_worst_case import tree_fresh_energy
-from sordino.privacy.participation import (
+from sordino._base.errors import SordinoError
+from sordino.privacy import _dyadic as dyadic
+from sordino.privacy import _sensitivity as module
+from sordino.privacy._dyadic_worst_case import tree_fresh_energy
+from sordino.privacy._participation import (
     FixedBatches,
     FreshPermutations,
     MinSeparation,
     PatternList,
     SinglePass,
 )
-from sordino.privacy.sensitivity import is_sign_balanced, sensitivity
-from sordino.privacy.strategy import MatrixStrategy, ToeplitzStrategy, TreeStrategy
+from sordino.privacy._sensitivity import is_sign_balanced, sensitivity
+from sordino.privacy._strategy import MatrixStrategy, ToeplitzStrategy, TreeStrategy
 
 from .brute_force import (
     RTOL,
@@ -160,10 +160,10 @@ def check(strategy_kind, rule_kind, seed, *, enumerated):
             patterns,
             key=lambda P: -float(np.abs(X[np.ix_(P, P)] * np.outer(c[P], c[P])).sum()),
         )[:4]
-        attained = max(best_vectors(X, c, P, rng, starts=2, rounds=40) for P in by_size)
-        assert squared >= attained * (1 - RTOL)
+        bound_is_tight = max(best_vectors(X, c, P, rng, starts=2, rounds=40) for P in by_size)
+        assert squared >= bound_is_tight * (1 - RTOL)
         if found.exact:
-            assert squared == pytest.approx(attained, rel=1e-6, abs=1e-12)
+            assert squared == pytest.approx(bound_is_tight, rel=1e-6, abs=1e-12)
     # 5. If it names a pattern, that one can occur and has this very energy.
     if found.pattern is not None:
         P = list(found.pattern)
@@ -400,7 +400,7 @@ def test_fresh_tree_program_equals_brute_force(beta):
 
 
 def test_thinned_fronts_only_round_up(monkeypatch):
-    from sordino.privacy import dyadic_worst_case
+    from sordino.privacy import _dyadic_worst_case as dyadic_worst_case
 
     true, exact = tree_fresh_energy(60, 4, 0.93)
     assert exact

@@ -51,14 +51,14 @@ def environment(home: Path) -> dict[str, str]:
 # Interrupts itself in the middle of training: when the engine has run its first chunk of steps.
 INTERRUPT = """
 import os, signal, sys
-import sordino.engine.run as run
+import sordino.engine._run as run
 real = run.Run.advance
 def advance(self):
     done = real(self)
     os.kill(os.getpid(), signal.SIGINT)
     return done
 run.Run.advance = advance
-from sordino.cli.main import main
+from sordino.app.cli._main import main
 sys.argv = ["sordino", *sys.argv[1:]]
 main()
 """
@@ -124,7 +124,7 @@ class Date(datetime.date):
     @classmethod
     def today(cls): return cls.fromtimestamp(back())
 datetime.date = Date
-from sordino.cli.main import main
+from sordino.app.cli._main import main
 sys.argv = ["sordino", *sys.argv[1:]]
 main()
 """

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 FILES = """
 import sys, tempfile
 from pathlib import Path
-from sordino._files import write_atomically
+from sordino._base.files import write_atomically
 from tests.robustness.killing import DIED, die_at, points
 
 OLD, NEW = b"old " * 5000, b"new " * 7000
@@ -49,9 +49,9 @@ assert seen == {OLD, NEW, None}  # some died before, some after
 FOLDERS = """
 import sys, tempfile, shutil
 from pathlib import Path
-import sordino._files, sordino.cli.output as output
-from sordino._files import write_atomically
-from sordino.cli.output import staged_folder
+import sordino._base.files, sordino.app.cli._output as output
+from sordino._base.files import write_atomically
+from sordino.app.cli._output import staged_folder
 from tests.robustness.killing import DIED, die_at, points
 
 if "--no-exchange" in sys.argv:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sordino._files import write_atomically
-from sordino.cli.output import staged_folder
-from sordino.errors import SordinoError
+from sordino._base.errors import SordinoError
+from sordino._base.files import write_atomically
+from sordino.app.cli._output import staged_folder
 
 ROOT = Path(__file__).parent.parent.parent
 OLD = "what was there before"
@@ -36,7 +36,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from sordino._files import write_atomically
+from sordino._base.files import write_atomically
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:
     write_atomically(Path(sys.argv[1]), b"x" * 10_000)
@@ -58,11 +58,11 @@ def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path: Path) -> None:
 FULL_DISK_RUN = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-from sordino.cli import main, predict
-from sordino._files import write_atomically
+from sordino.app.cli import _main as main, _predict as predict
+from sordino._base.files import write_atomically
 from pathlib import Path
 import typer
-app = typer.Typer(cls=main._Guarded, pretty_exceptions_enable=False)
+app = typer.Typer(cls=main._CommandGroup, pretty_exceptions_enable=False)
 @app.command()
 def write(path: Path) -> None:
     write_atomically(path, b"x" * 10_000)
@@ -151,7 +151,7 @@ def test_names_as_long_as_they_may_be(tmp_path: Path) -> None:
 MANY_WRITERS = """
 import sys
 from pathlib import Path
-from sordino._files import write_atomically
+from sordino._base.files import write_atomically
 word = sys.argv[2]
 input()
 for _ in range(150):
@@ -182,7 +182,7 @@ def test_several_writers_of_one_file_leave_one_of_their_files(tmp_path: Path) ->
 HOLD = """
 import sys
 from pathlib import Path
-from sordino.cli.output import staged_folder
+from sordino.app.cli._output import staged_folder
 with staged_folder(Path(sys.argv[1]), force=True) as staging:
     (staging / "plan.json").write_text(sys.argv[2])
     print("holding", flush=True)

@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
-from sordino.errors import SordinoError
-from sordino.privacy.budget import units_of
-from sordino.schedules.allocate import (
+from sordino._base.errors import SordinoError
+from sordino.parts.schedules._allocate import (
     allocate,
     capped,
-    check_budget,
+    check_allocation,
     optimal_cost,
     predicted_cost,
     uniform_cost,
     uniform_over_optimal,
 )
-from sordino.schedules.horizon import (
+from sordino.parts.schedules._horizon import (
     best_dynamic_steps,
     best_steps,
     best_uniform_steps,
@@ -31,7 +30,8 @@ from sordino.schedules.horizon import (
     real_best_steps,
     uniform_error,
 )
-from sordino.schedules.influence import expinfl, geometric, quadratic, quadratic_bias
+from sordino.parts.schedules._influence import expinfl, geometric, quadratic, quadratic_bias
+from sordino.privacy._budget import units_of
 
 influences = st.lists(st.floats(-8, 8), min_size=1, max_size=30).map(np.array)
 budgets = st.floats(1e-3, 1e3)
@@ -216,12 +216,12 @@ def test_bad_ratio(ratio):
 
 
 def test_overspending_is_noticed():
-    check_budget([2.0] * 4, 1.0)
+    check_allocation([2.0] * 4, 1.0)
     with pytest.raises(SordinoError, match="more than its budget"):
-        check_budget([2.0] * 5, 1.0)
+        check_allocation([2.0] * 5, 1.0)
     with pytest.raises(SordinoError, match="more than its budget"):
-        check_budget([2.0] * 4, 1.0, kappa=2)
-    check_budget([1.0] * 4, 1.0, separation=4)
+        check_allocation([2.0] * 4, 1.0, kappa=2)
+    check_allocation([1.0] * 4, 1.0, separation=4)
 
 
 def test_tiny_budgets():

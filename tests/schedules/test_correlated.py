@@ -7,14 +7,14 @@ import pytest
 from scipy.linalg import sqrtm
 from scipy.optimize import minimize
 
-from sordino.errors import SordinoError
-from sordino.schedules.allocate import optimal_cost
-from sordino.schedules.correlated import (
+from sordino._base.errors import SordinoError
+from sordino.parts.schedules._allocate import optimal_cost
+from sordino.parts.schedules._correlated import (
     full_participation_bound,
     quadratic_objective,
     row_scaling,
 )
-from sordino.schedules.influence import quadratic
+from sordino.parts.schedules._influence import quadratic
 
 
 def random_psd(rng, T, rank=None):

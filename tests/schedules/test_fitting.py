@@ -8,11 +8,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.privacy.gdp import epsilon_from_mu
-from sordino.schedules.allocate import allocate
-from sordino.schedules.fitting import exponential_fit, fit_exponential, fitted_expinfl, smoothed
-from sordino.schedules.influence import expinfl, momentum_bound
+from sordino._base.errors import SordinoError
+from sordino.parts.schedules._allocate import allocate
+from sordino.parts.schedules._fitting import (
+    exponential_fit,
+    fit_exponential,
+    fitted_expinfl,
+    smoothed,
+)
+from sordino.parts.schedules._influence import expinfl, momentum_bound
+from sordino.privacy._gdp import epsilon_from_mu
 
 R = 0.3927
 T = np.arange(1, 101)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.errors import SordinoError
-from sordino.schedules.allocate import optimal_cost, predicted_cost
-from sordino.schedules.influence import (
+from sordino._base.errors import SordinoError
+from sordino.parts.schedules._allocate import optimal_cost, predicted_cost
+from sordino.parts.schedules._influence import (
     expinfl,
     gd_pl,
     geometric,
@@ -24,7 +24,7 @@ from sordino.schedules.influence import (
     that,
     uniform,
 )
-from sordino.schedules.momentum import (
+from sordino.parts.schedules._momentum import (
     largest_eta_0,
     largest_eta_0_at,
     momentum_gamma,

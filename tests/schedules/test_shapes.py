@@ -10,26 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.errors import SordinoError
-from sordino.schedules import (
+from sordino._base.errors import SordinoError
+from sordino.parts.schedules._base import NoiseSchedule, Uniform, schedule_from_json
+from sordino.parts.schedules._catalogue import schedule_named
+from sordino.parts.schedules._influence import quadratic
+from sordino.parts.schedules._public import PublicData, require_public
+from sordino.parts.schedules._shapes import (
+    ByParticipation,
     ExpInfluence,
     Exponential,
-    Given,
+    FixedSchedule,
     GradientDescentPL,
     Influence,
     MomentumBound,
     MomentumQuadratic,
     MomExpInfluence,
-    Participation,
-    PublicData,
     Quadratic,
-    Schedule,
-    Uniform,
-    require_public,
-    schedule_from_json,
-    schedule_named,
 )
-from sordino.schedules.influence import quadratic
 
 STEPS = 24
 ALL = [
@@ -45,8 +42,8 @@ ALL = [
     MomentumQuadratic((0.1, 1.0), eta=0.3, beta=0.9),
     ExpInfluence(0.1),
     MomExpInfluence(1.0, 0.01, 0.2),
-    Given(np.linspace(2, 1, STEPS)),
-    Participation(5),
+    FixedSchedule(np.linspace(2, 1, STEPS)),
+    ByParticipation(5),
 ]
 
 
@@ -76,7 +73,7 @@ def test_every_schedule(schedule):
 
 
 def test_every_kind_is_tested():
-    from sordino.schedules.base import _SCHEDULES
+    from sordino.parts.schedules._base import _SCHEDULES
 
     here = {cls.kind for cls in _SCHEDULES.values() if cls.__module__.endswith(("shapes", "base"))}
     assert {schedule.kind for schedule in ALL} == here
@@ -85,7 +82,7 @@ def test_every_kind_is_tested():
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20))
 def test_given_noise_survives_json_bit_for_bit(sigmas):
-    schedule = Given(tuple(sigmas), "a label")
+    schedule = FixedSchedule(tuple(sigmas), "a label")
     again = schedule_from_json(json.loads(json.dumps(schedule.to_json())))
     assert again == schedule
     relative = schedule.relative_noise(len(sigmas))
@@ -96,7 +93,7 @@ def test_numpy_numbers_survive_json():
     for schedule in (
         Quadratic(np.array([0.5, 1.0]), np.float32(0.1), separation=np.int64(3)),
         Exponential(np.float32(1.5)),
-        Participation(np.int64(4)),
+        ByParticipation(np.int64(4)),
     ):
         assert schedule_from_json(json.loads(json.dumps(schedule.to_json()))) == schedule
 
@@ -117,7 +114,7 @@ def test_exponential_has_its_ratio():
 
 
 def test_participation_grows_as_a_root():
-    relative = Participation(3).relative_noise(8)
+    relative = ByParticipation(3).relative_noise(8)
     np.testing.assert_allclose(
         relative / relative[0], np.sqrt([1, 1, 1, 2, 2, 2, 3, 3]), rtol=1e-12
     )
@@ -133,7 +130,7 @@ def test_schedules_by_name():
     assert schedule_named("exponential", 10, ratio=1.8) == Exponential(1.8)
     assert schedule_named("gd-pl", 10, gamma=0.9) == GradientDescentPL(0.9)
     made = schedule_named("given", 3, sigmas=[3, 2, 1])
-    assert made == Given((3.0, 2.0, 1.0))
+    assert made == FixedSchedule((3.0, 2.0, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +181,7 @@ def test_damaged_json(data):
 def test_schedules_are_frozen():
     with pytest.raises(AttributeError):
         Exponential().ratio = 3.0
-    assert isinstance(Exponential(), Schedule)
+    assert isinstance(Exponential(), NoiseSchedule)
 
 
 # ---- public data ------------------------------------------------------------------------------------

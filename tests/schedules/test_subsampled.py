@@ -5,17 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.privacy.amplification import compose_pld, epsilon_of_pld
-from sordino.privacy.gdp import mu_from_epsilon_delta
-from sordino.privacy.levels import levels, sampled_levels
-from sordino.privacy.poisson import composed_epsilon
-from sordino.schedules.allocate import allocate, optimal_cost, predicted_cost
-from sordino.schedules.base import Uniform
-from sordino.schedules.catalogue import subsampled_schedule
-from sordino.schedules.influence import geometric
-from sordino.schedules.shapes import Given
-from sordino.schedules.subsampled import (
+from sordino._base.errors import SordinoError
+from sordino.parts.schedules._allocate import allocate, optimal_cost, predicted_cost
+from sordino.parts.schedules._base import Uniform
+from sordino.parts.schedules._catalogue import subsampled_schedule
+from sordino.parts.schedules._influence import geometric
+from sordino.parts.schedules._shapes import FixedSchedule
+from sordino.parts.schedules._subsampled import (
     ORDERS,
     allocate_lambert,
     allocate_subsampled,
@@ -23,6 +19,10 @@ from sordino.schedules.subsampled import (
     search_subsampled,
     stepwise,
 )
+from sordino.privacy._amplification import compose_pld, epsilon_of_pld
+from sordino.privacy._gdp import mu_from_epsilon_delta
+from sordino.privacy._levels import levels, sampled_levels
+from sordino.privacy._poisson import composed_epsilon
 
 SMALL = {"rate": 0.02, "steps": 60, "epsilon": 1.0, "delta": 1e-5}
 STEEP = geometric(0.85, 60)
@@ -121,7 +121,7 @@ def test_flat_influence_stays_uniform():
 
 def test_a_schedule_for_plans():
     schedule = subsampled_schedule(STEEP, **SMALL)
-    assert isinstance(schedule, Given)
+    assert isinstance(schedule, FixedSchedule)
     assert "Poisson" in schedule.describe()
     relative = schedule.relative_noise(60)
     assert relative.max() <= 2 * relative.min() * (1 + 1e-9)

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from sordino.errors import SordinoError
-from sordino.secure.base import NoisedSum
-from sordino.secure.child import Tls
-from sordino.secure.table import table
+from sordino._base.errors import SordinoError
+from sordino.together.secure._base import SecureSum
+from sordino.together.secure._child import Tls
+from sordino.together.secure._table import table
 
 
 def free_ports(count: int) -> list[int]:
@@ -34,7 +34,7 @@ def addresses(count: int) -> list[str]:
     return [f"127.0.0.1:{port}" for port in free_ports(count)]
 
 
-def _party(engine: Callable[..., NoisedSum], settings: dict[str, Any], pipe: Any) -> None:
+def _party(engine: Callable[..., SecureSum], settings: dict[str, Any], pipe: Any) -> None:
     """A party's process: does the sums it is told to, and says what came of them."""
     try:
         end = engine(**settings)
@@ -53,7 +53,7 @@ def _party(engine: Callable[..., NoisedSum], settings: dict[str, Any], pipe: Any
 class Parties:
     """All parties' processes."""
 
-    def __init__(self, engine: Callable[..., NoisedSum], settings: list[dict[str, Any]]) -> None:
+    def __init__(self, engine: Callable[..., SecureSum], settings: list[dict[str, Any]]) -> None:
         context = multiprocessing.get_context("spawn")
         self.processes, self.pipes = [], []
         for index, own in enumerate(settings):

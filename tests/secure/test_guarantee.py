@@ -12,30 +12,30 @@ import pytest
 from mpmath import mp, mpf
 
 from sordino import SordinoError
-from sordino.privacy.guarantee import compose
-from sordino.secure.base import Assumption
-from sordino.secure.guarantee import (
+from sordino.privacy._guarantee import compose
+from sordino.together.secure._base import TrustAssumption
+from sordino.together.secure._guarantee import (
     SumNoise,
     engine_distance,
     published_variance,
     required_variance,
     share_variance,
 )
-from sordino.secure.table import ladder, table
+from sordino.together.secure._table import ladder, table
 
 mp.dps = 40
 
 
-def inside(parties: int = 3) -> Assumption:
-    return Assumption("plain", parties, 1, 3, 1, False, "inside")
+def inside(parties: int = 3) -> TrustAssumption:
+    return TrustAssumption("plain", parties, 1, 3, 1, False, "inside")
 
 
-def tables(parties: int = 3) -> Assumption:
-    return Assumption("spu", parties, 1, 3, 1, False, "inside")
+def tables(parties: int = 3) -> TrustAssumption:
+    return TrustAssumption("spu", parties, 1, 3, 1, False, "inside")
 
 
-def shares(parties: int, colluders: int) -> Assumption:
-    return Assumption("mask", parties, colluders, parties, colluders, False, "shares")
+def shares(parties: int, colluders: int) -> TrustAssumption:
+    return TrustAssumption("mask", parties, colluders, parties, colluders, False, "shares")
 
 
 # The independent implementation: probabilities as lists over -reach..reach.
@@ -212,7 +212,7 @@ def test_distances_of_engines() -> None:
 
 
 @pytest.mark.parametrize("assumption", [inside(), tables(), shares(5, 2)])
-def test_epsilons_agree_and_are_ordered(assumption: Assumption) -> None:
+def test_epsilons_agree_and_are_ordered(assumption: TrustAssumption) -> None:
     noise = SumNoise(2**20, 2**24, 123, assumption)
     for rounds in (1, 50):
         stated = noise.guarantee(
@@ -247,7 +247,7 @@ def test_replacing_costs_twice() -> None:
 @pytest.mark.parametrize(
     "assumption", [inside(), tables(), shares(5, 1), shares(5, 4), shares(2, 1)]
 )
-def test_the_required_variance_is_the_smallest(assumption: Assumption) -> None:
+def test_the_required_variance_is_the_smallest(assumption: TrustAssumption) -> None:
     options = {"square": 2**20, "dimension": 123, "assumption": assumption}
     found = required_variance(1.0, 1e-6, rounds=10, **options)  # type: ignore[arg-type]
 

@@ -21,16 +21,16 @@ import pytest
 from scipy.special import chdtrc
 
 from sordino import SordinoError
-from sordino.mechanisms.chacha import ChaCha20Generator
-from sordino.mechanisms.discrete import discrete_gaussian
-from sordino.secure import transport
-from sordino.secure.certificates import create_certificate
-from sordino.secure.guarantee import SumNoise
-from sordino.secure.mask import MaskSum, TurnFile
-from sordino.secure.pads import new_private_key, public_key
-from sordino.secure.plain import noised_total, plain_sums
-from sordino.secure.roster import Member, Roster
-from sordino.secure.transport import Star
+from sordino.parts.mechanisms._chacha import ChaCha20Generator
+from sordino.parts.mechanisms._discrete import discrete_gaussian
+from sordino.together.secure import _transport as transport
+from sordino.together.secure._certificates import create_certificate
+from sordino.together.secure._guarantee import SumNoise
+from sordino.together.secure._mask import MaskSum, TurnFile
+from sordino.together.secure._pads import new_private_key, public_key
+from sordino.together.secure._plain import noised_total, plain_sums
+from sordino.together.secure._roster import Roster, RosterEntry
+from sordino.together.secure._transport import StarTransport
 
 LARGEST = 2**40
 
@@ -47,7 +47,7 @@ class Party:
     colluders: int
 
     def engine(self, *, timeout: float = 20.0, **options: Any) -> MaskSum:
-        star = Star.join(self.roster, self.name, *self.paths, timeout=timeout, **options)
+        star = StarTransport.join(self.roster, self.name, *self.paths, timeout=timeout, **options)
         claim = TurnFile(self.turns, self.roster.session)
         return MaskSum(
             self.name,
@@ -66,7 +66,7 @@ def consortium(folder: Path, count: int, colluders: int, session: str = "s") -> 
     names = [f"p{i}" for i in range(count)]
     paths = {n: create_certificate(folder / session, n) for n in names}
     private = {n: new_private_key() for n in names}
-    members = tuple(Member(n, public_key(private[n]), paths[n][0].read_text()) for n in names)
+    members = tuple(RosterEntry(n, public_key(private[n]), paths[n][0].read_text()) for n in names)
     roster = Roster(session, members, "127.0.0.1", port)
     return [
         Party(n, private[n], roster, paths[n], folder / session / f"{n}.turns", colluders)
@@ -531,7 +531,7 @@ def test_views_of_a_coalition_do_not_tell_two_inputs_apart(tmp_path: Path) -> No
     by (x1 + z, x2 - z) for any z, under a pad between the two that differs by z.
     """
     parties = consortium(tmp_path, 3, 1)
-    from sordino.secure.pads import Pads
+    from sordino.together.secure._pads import Pads
 
     keys = parties[0].roster.public_keys
     pads = {p.name: Pads(p.name, p.private, keys) for p in parties}

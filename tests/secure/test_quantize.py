@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.special import chdtrc
 
 from sordino import SordinoError
-from sordino.mechanisms.chacha import ChaCha20Generator
-from sordino.secure.quantize import Grid, require_fit
+from sordino.parts.mechanisms._chacha import ChaCha20Generator
+from sordino.together.secure._quantize import Grid, require_fit
 
 
 def generator(number: int = 0) -> ChaCha20Generator:

@@ -16,10 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.errors import MissingExtraError, SordinoError
-from sordino.secure.spu_engine import LARGEST_SUM, VARIABLE, SpuSum, _Node, find_environment
-from sordino.secure.spu_side import _FLIP, drawing, public_numbers
-from sordino.secure.table import ladder, table
+from sordino._base.errors import MissingExtraError, SordinoError
+from sordino.together.secure._spu_engine import (
+    LARGEST_SUM,
+    VARIABLE,
+    SpuSum,
+    _Node,
+    find_environment,
+)
+from sordino.together.secure._spu_side import _FLIP, drawing, public_numbers
+from sordino.together.secure._table import ladder, table
 from tests.secure.processes import (
     Parties,
     Tap,
@@ -282,7 +288,7 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path:
     with pytest.raises(SordinoError, match="index must be between 0 and 2"):
         SpuSum(3, 3, three, three)
     monkeypatch.delenv(VARIABLE, raising=False)
-    with pytest.raises(MissingExtraError, match="spu_engine create PATH"):
+    with pytest.raises(MissingExtraError, match=r"sordino\.together\.secure create PATH"):
         SpuSum(0, 3, three, three)
     with pytest.raises(MissingExtraError, match="there is no environment"):
         find_environment(tmp_path)
@@ -295,7 +301,7 @@ def test_a_node_that_cannot_be_reached_is_named() -> None:
 
 
 def test_the_command_needs_a_path(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sordino.secure.spu_engine"]
+    command = [sys.executable, "-m", "sordino.together.secure"]
     done = subprocess.run([*command, "make"], capture_output=True, text=True, check=False)
     assert done.returncode
     assert "create PATH" in done.stderr

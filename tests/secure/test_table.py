@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 from scipy.stats import chi2, norm
 
-from sordino.errors import SordinoError
-from sordino.secure.table import (
+from sordino._base.errors import SordinoError
+from sordino.together.secure._table import (
     BITS,
     LARGEST_NOISE,
     WIDEST,

@@ -16,10 +16,14 @@ from typing import Any
 import pytest
 
 from sordino import SordinoError
-from sordino.secure import transport
-from sordino.secure.certificates import create_certificate, fingerprint, new_certificate
-from sordino.secure.roster import Member, Roster
-from sordino.secure.transport import Star
+from sordino.together.secure import _transport as transport
+from sordino.together.secure._certificates import (
+    certificate_fingerprint,
+    create_certificate,
+    new_certificate,
+)
+from sordino.together.secure._roster import Roster, RosterEntry
+from sordino.together.secure._transport import StarTransport
 
 NAMES = ("a", "b", "c")
 
@@ -31,22 +35,26 @@ class World:
         self.folder = folder
         self.paths = {name: create_certificate(folder, name) for name in names}
         members = tuple(
-            Member(name, bytes([i]) * 32, self.paths[name][0].read_text())
+            RosterEntry(name, bytes([i]) * 32, self.paths[name][0].read_text())
             for i, name in enumerate(names)
         )
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.roster = Roster("s1", members, "127.0.0.1", self.listener.getsockname()[1])
         self.pool = ThreadPoolExecutor(8)
 
-    def join(self, name: str, roster: Roster | None = None, **options: Any) -> Future[Star]:
+    def join(
+        self, name: str, roster: Roster | None = None, **options: Any
+    ) -> Future[StarTransport]:
         certificate, key = options.pop("paths", self.paths.get(name))
         if name == self.roster.hub:
             options.setdefault("listener", self.listener)
         options.setdefault("timeout", 5.0)
-        return self.pool.submit(Star.join, roster or self.roster, name, certificate, key, **options)
+        return self.pool.submit(
+            StarTransport.join, roster or self.roster, name, certificate, key, **options
+        )
 
     @contextmanager
-    def joined(self, **options: Any) -> Iterator[dict[str, Star]]:
+    def joined(self, **options: Any) -> Iterator[dict[str, StarTransport]]:
         futures = {name: self.join(name, **options) for name in self.roster.names}
         stars = {name: future.result() for name, future in futures.items()}
         try:
@@ -103,7 +111,7 @@ def test_a_stranger_is_turned_away_and_the_others_go_on(world: World, tmp_path: 
     # The same name, another certificate: the hub does not know it.
     false = create_certificate(tmp_path / "false", "b")
     members = list(world.roster.members)
-    members[1] = Member("b", members[1].public_key, false[0].read_text())
+    members[1] = RosterEntry("b", members[1].public_key, false[0].read_text())
     roster = Roster("s1", tuple(members), "127.0.0.1", world.roster.port)
     hub, stranger = world.join("a"), world.join("b", roster, paths=false)
     assert "'a' at 127.0.0.1" in failure(stranger)
@@ -116,7 +124,7 @@ def test_a_stranger_is_turned_away_and_the_others_go_on(world: World, tmp_path: 
 def test_missing_parties_are_named_with_what_was_seen(world: World, tmp_path: Path) -> None:
     false = create_certificate(tmp_path / "false", "c")
     members = list(world.roster.members)
-    members[2] = Member("c", members[2].public_key, false[0].read_text())
+    members[2] = RosterEntry("c", members[2].public_key, false[0].read_text())
     roster = Roster("s1", tuple(members), "127.0.0.1", world.roster.port)
     start = time.monotonic()
     hub = world.join("a", join_timeout=0.9)
@@ -152,7 +160,7 @@ def test_another_session_or_roster_is_refused(
 ) -> None:
     members = world.roster.members
     if "members" in change:
-        last = Member("c", b"x" * 32, members[2].certificate)
+        last = RosterEntry("c", b"x" * 32, members[2].certificate)
         members = (*members[:2], last)
     other = Roster(change.get("session", "s1"), members, "127.0.0.1", world.roster.port)
     hub = world.join("a", join_timeout=0.6)
@@ -180,13 +188,13 @@ def test_nobody_speaks_for_another(world: World, monkeypatch: pytest.MonkeyPatch
 
 def test_a_wrong_file_is_refused_before_anything_is_sent(world: World, tmp_path: Path) -> None:
     with pytest.raises(SordinoError, match="not the roster's certificate of 'b'"):
-        Star.join(world.roster, "b", *world.paths["c"])
+        StarTransport.join(world.roster, "b", *world.paths["c"])
     with pytest.raises(SordinoError, match="cannot be used"):
-        Star.join(world.roster, "b", world.paths["b"][0], world.paths["c"][1])
+        StarTransport.join(world.roster, "b", world.paths["b"][0], world.paths["c"][1])
     with pytest.raises(SordinoError, match="cannot be used"):
-        Star.join(world.roster, "b", tmp_path / "none.crt", world.paths["c"][1])
+        StarTransport.join(world.roster, "b", tmp_path / "none.crt", world.paths["c"][1])
     with pytest.raises(SordinoError, match="no party 'z'"):
-        Star.join(world.roster, "z", *world.paths["c"])
+        StarTransport.join(world.roster, "z", *world.paths["c"])
 
 
 def test_nobody_there(tmp_path: Path) -> None:
@@ -255,7 +263,7 @@ def test_a_party_that_trickles_does_not_stretch_the_time_out(world: World) -> No
         running.result()
 
 
-def frames(star: Star, *parts: tuple[Any, ...]) -> None:
+def frames(star: StarTransport, *parts: tuple[Any, ...]) -> None:
     """Raw frames from an authenticated party that misbehaves."""
     link = star._links["a"]
     for magic, kind, turn, number, length, body in parts:
@@ -415,15 +423,15 @@ def test_rosters(world: World) -> None:
     with pytest.raises(SordinoError, match="at least two"):
         Roster("s", (a,), "h", 1)
     with pytest.raises(SordinoError, match="same name"):
-        Roster("s", (a, Member("a", b.public_key, b.certificate)), "h", 1)
+        Roster("s", (a, RosterEntry("a", b.public_key, b.certificate)), "h", 1)
     with pytest.raises(SordinoError, match="same public key"):
-        Roster("s", (a, Member("b", a.public_key, b.certificate)), "h", 1)
+        Roster("s", (a, RosterEntry("b", a.public_key, b.certificate)), "h", 1)
     with pytest.raises(SordinoError, match="same fingerprint"):
-        Roster("s", (a, Member("b", b.public_key, a.certificate)), "h", 1)
+        Roster("s", (a, RosterEntry("b", b.public_key, a.certificate)), "h", 1)
     with pytest.raises(SordinoError, match="not a party's name"):
-        Member("../a", a.public_key, a.certificate)
+        RosterEntry("../a", a.public_key, a.certificate)
     with pytest.raises(SordinoError, match="not a PEM"):
-        Member("a", a.public_key, "nothing")
+        RosterEntry("a", a.public_key, "nothing")
     for damaged in ({}, {"version": 1}, {**roster.to_json(), "members": 3}, {"version": 9}):
         with pytest.raises(SordinoError):
             Roster.from_json(damaged)
@@ -432,8 +440,10 @@ def test_rosters(world: World) -> None:
 def test_certificates(tmp_path: Path) -> None:
     certificate, key = create_certificate(tmp_path, "north")
     assert key.stat().st_mode & 0o077 == 0
-    assert len(fingerprint(certificate.read_text())) == 64
-    assert fingerprint(new_certificate("north")[0]) != fingerprint(certificate.read_text())
+    assert len(certificate_fingerprint(certificate.read_text())) == 64
+    assert certificate_fingerprint(new_certificate("north")[0]) != certificate_fingerprint(
+        certificate.read_text()
+    )
     with pytest.raises(SordinoError, match="exists already"):
         create_certificate(tmp_path, "north")
     with pytest.raises(SordinoError, match="a party's name"):

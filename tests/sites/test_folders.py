@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.federated.agreeing import agree
-from sordino.federated.agreement import Agreement
-from sordino.keystore import KeyStore
-from sordino.models.schema import Numeric, Schema
-from sordino.sites import folders
-from sordino.sites.folders import ClientSite, ServerSite, create
-from sordino.sites.models import Model, table_model
-from sordino.sites.running import local_clients, pad_keys
+from sordino._base.errors import SordinoError
+from sordino._base.keystore import KeyStore
+from sordino.models._schema import Numeric, Schema
+from sordino.together.federated._agreeing import agree
+from sordino.together.federated._agreement import Agreement
+from sordino.together.sites import _folders as folders
+from sordino.together.sites._folders import ClientSite, ServerSite, create
+from sordino.together.sites._models import ModelSpec, table_model
+from sordino.together.sites._running import local_clients, pad_keys
 
 
-def model() -> Model:
+def model() -> ModelSpec:
     return table_model(Schema((Numeric("a", 0, 1),), target="y", classes=(0, 1)))
 
 
@@ -103,7 +103,7 @@ def test_nothing_is_replaced_and_nothing_half_made(
     with pytest.raises(SordinoError, match="choose a new folder"):
         create(folder, agreed(), model(), deployed=False)
     assert os.listdir(folder) == ["mine"]
-    bare = Model(model().loss, np.zeros(2, np.float32), load=lambda path: ())
+    bare = ModelSpec(model().loss, np.zeros(2, np.float32), load=lambda path: ())
     with pytest.raises(SordinoError, match="no description"):
         create(tmp_path / "other", agreed(), bare, deployed=False)
 

@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.losses import LeastSquares, Logistic, Softmax
-from sordino.models.saved import load_model
-from sordino.models.schema import Categorical, Numeric, Schema
-from sordino.sites.models import (
-    Model,
+from sordino._base.errors import SordinoError
+from sordino.models._saved import load_model
+from sordino.models._schema import Categorical, Numeric, Schema
+from sordino.parts._losses import LeastSquares, Logistic, Softmax
+from sordino.together.sites._models import (
+    ModelSpec,
     load_model_description,
     model_from_json,
     own_model,
@@ -101,7 +101,7 @@ def study(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         return (x @ params["w"] + params["b"] - y) ** 2
 
     start = {"b": np.zeros(()), "w": np.ones(2)}
-    module.model = Model(loss, start, load=lambda path: (np.ones((3, 2)), np.ones(3)))
+    module.model = ModelSpec(loss, start, load=lambda path: (np.ones((3, 2)), np.ones(3)))
     module.made = lambda: pytest.fail("it was called")
     module.number = 7
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -131,8 +131,8 @@ def test_a_model_of_ones_own(study: ModuleType) -> None:
     [
         ("no_such_module_at_all:model", "there is no model 'no_such_module_at_all:model' here"),
         ("study_of_a_test:nothing", "there is no model"),
-        ("study_of_a_test:number", "is not a sordino.sites.models.Model"),
-        ("study_of_a_test:made", "is not a sordino.sites.models.Model"),
+        ("study_of_a_test:number", "is not a sordino.together.sites.Model"),
+        ("study_of_a_test:made", "is not a sordino.together.sites.Model"),
         ("", "there is no model"),
         (":model", "there is no model"),
         ("..:model", "there is no model"),

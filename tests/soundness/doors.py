@@ -20,10 +20,10 @@ import pyarrow as pa
 import pytest
 
 import sordino
-from sordino.engine import recovery
-from sordino.engine.keys import RunKey
-from sordino.losses import LeastSquares, Logistic, NonconvexLogistic, Softmax
-from sordino.planning import Plan
+from sordino._base.keys import RunKey
+from sordino.engine import _recovery as recovery
+from sordino.parts._losses import LeastSquares, Logistic, NonconvexLogistic, Softmax
+from sordino.planning._plans import Plan
 
 # Two blocks to a batch, the last batch short; three features.
 N, BATCH, D, STEPS = 150, 80, 3, 4

@@ -20,11 +20,13 @@ import pytest
 from jax.experimental import io_callback
 from numpy.typing import NDArray
 
-from sordino.engine import adaptive, description, loop
-from sordino.engine.keys import RunKey
-from sordino.mechanisms.gaussian import standard_normal_rows
-from sordino.planning import Plan
-from sordino.privacy.values import ClippedSum, PrivateEstimate
+from sordino._base.keys import RunKey
+from sordino.engine import _adaptive as adaptive
+from sordino.engine import _description as description
+from sordino.engine import _loop as loop
+from sordino.parts.mechanisms._gaussian import gaussian_key, standard_normal_rows
+from sordino.planning._plans import Plan
+from sordino.privacy._values import ClippedSum, PrivateEstimate
 
 Array = NDArray[np.float64]
 
@@ -167,6 +169,6 @@ def planned_noise(plan: Plan, key: RunKey, size: int) -> Array:
     steps = plan.population.steps
     if plan.contribution.channels != 1:
         raise ValueError("several channels have a noising matrix each")
-    key_words = key.noise_key("gradient")
+    key_words = gaussian_key(key, "gradient")
     draws = np.asarray(standard_normal_rows(key_words, 0, steps, size), np.float64)
     return plan.mechanism.noising_matrix() @ draws * plan.noise_stds().astype(np.float64)

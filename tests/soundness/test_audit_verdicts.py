@@ -14,11 +14,11 @@ from scipy.stats import norm
 
 import sordino
 from sordino import audit
-from sordino.audit import onerun
-from sordino.audit.federated import audit_client, reference_agreement
-from sordino.audit.intervals import equivalent_mu, hockey_stick, separation
-from sordino.audit.membership import AttackScores, area, membership_report
-from sordino.audit.power import (
+from sordino.audit import _onerun as onerun
+from sordino.audit._federated import audit_client, reference_agreement
+from sordino.audit._intervals import equivalent_mu, hockey_stick, separation_interval
+from sordino.audit._membership import AttackScores, area, membership_report
+from sordino.audit._power import (
     POWER,
     above,
     detectable,
@@ -29,10 +29,10 @@ from sordino.audit.power import (
     separable,
     smaller_noise,
 )
-from sordino.audit.whitebox import Neighbours
-from sordino.losses import Logistic
-from sordino.privacy.gdp import delta_from_mu, epsilon_from_mu
-from sordino.streams.contributions import Gradient
+from sordino.audit._whitebox import Neighbours
+from sordino.parts._losses import Logistic
+from sordino.parts.contributions._contributions import Gradient
+from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu
 
 SENTENCE = re.compile(
     r"No violation found\. Measured mu \d+\.\d{3} of the claim; a violation of [\d.,]+ % or more would "
@@ -110,7 +110,9 @@ def test_the_figure_for_gaussian_releases_is_kept() -> None:
             for _ in range(trials):
                 a, b = rng.normal(size=runs) + mu, rng.normal(size=runs)
                 means = float(a.mean()), float(b.mean())
-                interval = separation(*means, float(a.var()), float(b.var()), runs, confidence)
+                interval = separation_interval(
+                    *means, float(a.var()), float(b.var()), runs, confidence
+                )
                 flagged += interval[0] > claimed
             if expected is None:
                 assert flagged / trials < 0.01

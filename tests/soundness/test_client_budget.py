@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.federated.agreeing import agree
-from sordino.federated.agreement import Agreement
-from sordino.federated.client import Client, ClientState
-from sordino.federated.durable import Part
-from sordino.federated.messages import Refusal, Request
-from sordino.losses import Logistic
+from sordino._base.errors import SordinoError
+from sordino.parts._losses import Logistic
+from sordino.together.federated._agreeing import agree
+from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._client import Client, ClientState
+from sordino.together.federated._durable import ClientConfig
+from sordino.together.federated._messages import Refusal, RoundRequest
 from tests.federated.attack import mask, scripted
 from tests.federated.worlds import FEATURES, durable, secure_agreement
 
@@ -52,7 +52,7 @@ class Sums:
         for name in cohort:
             client, state = self.clients[name]
             committed = (commits or {}).get(name, state.index)
-            asked = Request(
+            asked = RoundRequest(
                 self.agreement.digest, self.turn, 1, zero, zero, committed, tuple(cohort)
             )
             state, answer = client.respond(state, asked)
@@ -242,8 +242,8 @@ def test_a_limit_that_cannot_be_kept_is_refused_before_anything_is_made(tmp_path
     data = (np.zeros((20, FEATURES), np.float32), np.zeros(20, np.int32))
     start = np.zeros(FEATURES, np.float32)
 
-    def part(mu: float) -> Part:
-        return Part(name, agreement, Logistic(), start, data, mu=mu, private=private[name])
+    def part(mu: float) -> ClientConfig:
+        return ClientConfig(name, agreement, Logistic(), start, data, mu=mu, private=private[name])
 
     with pytest.raises(SordinoError, match="what the other clients may still cancel"):
         durable(part(0.99 * least), tmp_path)
@@ -251,7 +251,7 @@ def test_a_limit_that_cannot_be_kept_is_refused_before_anything_is_made(tmp_path
     opened = durable(part(1.01 * least), tmp_path)
     assert opened.spent == 0.0
     zero = np.zeros(FEATURES, np.float32)
-    asked = Request(agreement.digest, 1, 1, zero, zero, 0, agreement.clients[:3])
+    asked = RoundRequest(agreement.digest, 1, 1, zero, zero, 0, agreement.clients[:3])
     opened.answer(asked.to_bytes())
     assert opened.spent == pytest.approx(least, rel=1e-9)
     assert opened.entries()[-1].spent == opened.spent
@@ -277,8 +277,8 @@ def test_fresh_noise_that_grows_is_no_help_to_others() -> None:
 
 def test_what_a_report_states(tmp_path: Path) -> None:
     """C2: the server's report, from public facts, states the same number as the client."""
-    from sordino.federated.coordinator import RoundRecord
-    from sordino.report.federated_facts import gathered
+    from sordino.together.federated._coordinator import RoundRecord
+    from sordino.together.federated._report_facts import gathered
 
     world = Sums(agreed(3, 12, "uniform"))
     names = world.agreement.clients

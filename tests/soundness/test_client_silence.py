@@ -12,10 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.federated.agreement import Agreement
-from sordino.federated.client import Client
-from sordino.federated.durable import DurableClient
-from sordino.federated.messages import REFUSALS, Refusal, Reply, Request, message_from_bytes
+from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._client import Client
+from sordino.together.federated._durable import DurableClient
+from sordino.together.federated._messages import (
+    REFUSALS,
+    Refusal,
+    Reply,
+    RoundRequest,
+    message_from_bytes,
+)
 from tests.federated.attack import Attacker, mask, scripted, small
 from tests.federated.worlds import agreed, durable, open_server, parts
 
@@ -35,7 +41,7 @@ def told(client: Client, messages: int) -> list[dict[str, Any]]:
     cohort = client.agreement.clients if client.mask else ()
     found = []
     for turn in range(1, messages + 1):
-        asked = Request(client.agreement.digest, turn, 1, zero, zero, state.index, cohort)
+        asked = RoundRequest(client.agreement.digest, turn, 1, zero, zero, state.index, cohort)
         state, answer = client.respond(state, asked)
         found.append(header(answer.to_bytes()))
     return found
@@ -108,7 +114,7 @@ def test_a_servers_file_has_no_sizes(tmp_path: Path) -> None:
 def _request(agreement: Agreement, turn: int = 1, **changes: Any) -> bytes:
     zero = np.zeros(agreement.parameters, np.float32)
     fields: dict[str, Any] = {"point": zero, "previous": zero, "committed": 0, **changes}
-    return Request(agreement.digest, turn, 1, **fields).to_bytes()
+    return RoundRequest(agreement.digest, turn, 1, **fields).to_bytes()
 
 
 def _opened(folder: Path, **options: Any) -> DurableClient:
@@ -146,8 +152,8 @@ def test_every_refusal_is_a_code_of_a_closed_list(tmp_path: Path) -> None:
         _request(agreement, point=np.full(agreement.parameters, np.nan, np.float32)),
         _request(agreement, committed=5),
         _request(agreement, cohort=("a",)),
-        Request("0" * 64, 1, 1, far, far, 0).to_bytes(),
-        Request(agreement.digest, 1, 99, far, far, 0).to_bytes(),
+        RoundRequest("0" * 64, 1, 1, far, far, 0).to_bytes(),
+        RoundRequest(agreement.digest, 1, 99, far, far, 0).to_bytes(),
     ):
         answer = client.answer(raw)
         sent = header(answer)

@@ -139,7 +139,7 @@ def test_a_configured_cache_is_left_alone(tmp_path: Path) -> None:
 # A model of the user's own that closes over the rows, trained by the command line.
 OWN = """
 import numpy as np, jax.numpy as jnp
-from sordino.sites.models import Model
+from sordino.together.sites._models import ModelSpec
 
 rows = np.load("rows.npy")
 
@@ -150,11 +150,11 @@ def load(path):
     X = np.random.default_rng(0).normal(size=(60, 7)).astype(np.float32)
     return X, X[:, 0]
 
-model = Model(loss, np.zeros(7, np.float32), load=load)
+model = ModelSpec(loss, np.zeros(7, np.float32), load=load)
 """
 COMMANDS = """
 import sys
-from sordino.cli.main import app
+from sordino.app.cli._main import app
 new = ["federated", "init", "study", "--model", "own_study:model", "--clients", "3", "--examples", "20"]
 for command in (
     [*new, "--rounds", "2", "--epsilon", "8", "--local"],
@@ -186,7 +186,7 @@ def test_only_threads_that_entered_write(tmp_path: Path, monkeypatch: pytest.Mon
     import jax
     import jax.numpy as jnp
 
-    from sordino.engine.compilation import compilation_cache
+    from sordino.engine._compilation import compilation_cache
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     shift = iter(range(1000, 2000))

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.cli.party_simulation import _Group
-from sordino.secure import mpyc_engine
-from sordino.secure.mpyc_engine import MpycSum
-from sordino.secure.spu_engine import _Node
-from sordino.secure.table import table
+from sordino.app.cli._party_simulation import _Group
+from sordino.together.secure import _mpyc_engine as mpyc_engine
+from sordino.together.secure._mpyc_engine import MpycSum
+from sordino.together.secure._spu_engine import _Node
+from sordino.together.secure._table import table
 from tests.secure.processes import Parties, addresses
 
 VARIANCE = 4
@@ -37,7 +37,7 @@ class Bomb:
         write = f"open({marks!r} + '/' + str(__import__('os').getpid()), 'w').close()"
         return eval, (f"({write}, __import__('pickle').loads({self.value!r}))[1]",)
 
-from sordino.secure import mpyc_side
+from sordino.together.secure import _mpyc_side as mpyc_side
 mpyc_side.forbid_pickle = lambda: None
 if how == "arrays":  # only what MPyC itself pickles: everybody's sums stay right
     pickle.dumps = lambda value, *_: dumps(Bomb(value))
@@ -104,7 +104,7 @@ def test_a_pickle_in_the_place_of_every_message_runs_nowhere(tmp_path: Path) -> 
 def test_nothing_can_be_unpickled_beside_mpyc() -> None:
     """C1: even if MPyC's options or code change, its process cannot unpickle."""
     program = (
-        "from sordino.secure.mpyc_side import forbid_pickle; forbid_pickle()\n"
+        "from sordino.together.secure._mpyc_side import forbid_pickle; forbid_pickle()\n"
         "import pickle, _pickle, io, mpyc.runtime\n"
         f"raw = {pickle.dumps([1])!r}\n"
         "tried = 0\n"

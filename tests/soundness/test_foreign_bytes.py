@@ -36,8 +36,8 @@ from fuzz.mutate import spoil_bytes
 from fuzz.readers import READERS
 
 import sordino
-from sordino._files import UNPACKED_FREELY
-from sordino.errors import SordinoError
+from sordino._base.errors import SordinoError
+from sordino._base.files import UNPACKED_FREELY
 
 SOURCES = sorted(Path(sordino.__file__).parent.rglob("*.py"))
 # What runs when it is unpickled, evaluated or imported.
@@ -147,13 +147,13 @@ def test_files_never_become_code(name: str, place: Path, monkeypatch: pytest.Mon
 
 def messages() -> dict[str, tuple[Callable[[bytes], Any], list[bytes]]]:
     """Everything that parses what came over a network, or a secret's file, and what it is fed."""
-    from sordino.federated.durable import Seal as ClientSeal
-    from sordino.federated.flower.keys import read_client_key, read_public_keys
-    from sordino.parties.journal import Seal, unpacked
-    from sordino.parties.meeting import _divided, _facts, _opened
-    from sordino.secure.roster import Member, Roster
-    from sordino.secure.spu_side import LENGTHS, Node, read_frame
-    from sordino.sites.models import model_from_json
+    from sordino.together.federated._durable import Seal as ClientSeal
+    from sordino.together.federated.flower._keys import read_client_key, read_public_keys
+    from sordino.together.parties._journal import Seal, unpacked
+    from sordino.together.parties._meeting import _divided, _facts, _opened
+    from sordino.together.secure._roster import Roster, RosterEntry
+    from sordino.together.secure._spu_side import LENGTHS, Node, read_frame
+    from sordino.together.sites._models import model_from_json
 
     def key_file(read: Callable[[Path], Any]) -> Callable[[bytes], Any]:
         def reading(raw: bytes) -> Any:
@@ -183,7 +183,7 @@ def messages() -> dict[str, tuple[Callable[[bytes], Any], list[bytes]]]:
         ),
         "share": (node._unpacked, [struct.pack("<Q", 2) + b"ab", struct.pack("<Q", 2**60), *text]),
         "roster": (lambda raw: Roster.from_json(json.loads(raw)), [b"{}", b"[]"]),
-        "certificate": (lambda raw: Member("a", bytes(32), raw.decode("latin-1")), text),
+        "certificate": (lambda raw: RosterEntry("a", bytes(32), raw.decode("latin-1")), text),
         "model": (
             lambda raw: model_from_json(json.loads(raw)),
             [json.dumps(own).encode(), b"{}", b"[]"],
@@ -221,7 +221,7 @@ def test_flowers_messages_never_become_code(monkeypatch: pytest.MonkeyPatch) -> 
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
     from flwr.supercore.task_identity import TaskIdentity
 
-    from sordino.federated.flower.app import pack, unpack
+    from sordino.together.federated.flower._app import pack, unpack
 
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
     packed_object = io.BytesIO()
@@ -284,12 +284,10 @@ def test_traps_do_spring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 # Code that makes code: which call, in which file, and why it may.
 ALLOWED = {
-    ("sites/models.py", "import_module"): "a name that the user has allowed",
-    ("_lazy.py", "import_module"): "of a table of Sordino's own names",
-    ("__init__.py", "import_module"): "of a table of Sordino's own names",
-    ("bench/tasks/__init__.py", "import_module"): "of a table of Sordino's own names",
-    ("secure/mpyc_side.py", "pickle"): "to forbid it",
-    ("models/rehearsal.py", "pickle"): "writes keys of candidates, and reads nothing",
+    ("together/sites/_models.py", "import_module"): "a name that the user has allowed",
+    ("_base/lazy.py", "import_module"): "of a table of Sordino's own names",
+    ("together/secure/_mpyc_side.py", "pickle"): "to forbid it",
+    ("models/_rehearsal.py", "pickle"): "writes keys of candidates, and reads nothing",
 }
 MODULES = {
     "pickle",

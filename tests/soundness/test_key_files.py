@@ -15,20 +15,20 @@ from typing import Any
 
 import pytest
 
-from sordino import _files
-from sordino._files import write_atomically
-from sordino.errors import SordinoError
-from sordino.federated.flower.keys import create_client_key, read_client_key
-from sordino.keystore import KeyStore
-from sordino.parties import meeting
-from sordino.parties.consortium import Consortium, Partner
-from sordino.parties.journal import Journal
-from sordino.secure.certificates import new_certificate
-from sordino.secure.roster import Member
-from sordino.secure.transport import Star
-from sordino.sites.folders import ClientSite, create
-from sordino.sites.parties import KEY, PAD_KEY, PartySite, create_party
-from sordino.sites.running import pad_keys
+from sordino._base import files as _files
+from sordino._base.errors import SordinoError
+from sordino._base.files import write_atomically
+from sordino._base.keystore import KeyStore
+from sordino.together.federated.flower._keys import create_client_key, read_client_key
+from sordino.together.parties import _meeting as meeting
+from sordino.together.parties._consortium import Consortium, PartyCard
+from sordino.together.parties._journal import Journal
+from sordino.together.secure._certificates import new_certificate
+from sordino.together.secure._roster import RosterEntry
+from sordino.together.secure._transport import StarTransport
+from sordino.together.sites._folders import ClientSite, create
+from sordino.together.sites._parties import KEY, PAD_KEY, PartySite, create_party
+from sordino.together.sites._running import pad_keys
 from tests.parties.test_consortium import ALLOW, consortium  # noqa: F401 (a fixture)
 from tests.parties.test_meeting import World, world  # noqa: F401 (a fixture)
 from tests.sites.test_folders import agreed, model, table
@@ -71,7 +71,9 @@ class TestModes:
         with pytest.raises(SordinoError, match=r"can be read by others .mode 0640.*chmod 600"):
             site.sign(consortium, allow=ALLOW)
         with pytest.raises(SordinoError, match="can be read by others"):
-            Star.join(consortium.roster, "north", site.folder / "party.crt", key, timeout=0.2)
+            StarTransport.join(
+                consortium.roster, "north", site.folder / "party.crt", key, timeout=0.2
+            )
         key.chmod(0o600)
         site.sign(consortium, allow=ALLOW)
         (site.folder / PAD_KEY).chmod(0o604)
@@ -101,7 +103,7 @@ def killed_while_writing(folder: Path, before: str) -> None:
     program = f"""
         import os, signal, sys
         from pathlib import Path
-        from sordino.keystore import KeyStore
+        from sordino._base.keystore import KeyStore
         real = os.{before}
         def stopped(*given, **named):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -225,14 +227,14 @@ class TestCards:
         pem = f"-----BEGIN CERTIFICATE-----\n{between}\n-----END CERTIFICATE-----\n"
         path.write_text(json.dumps({**card, "certificate": pem}))
         with pytest.raises(SordinoError, match="is not a PEM certificate") as caught:
-            Partner.load(path)
+            PartyCard.load(path)
         assert "\n" not in str(caught.value)
 
     def test_two_certificates_in_one_place_are_refused(self) -> None:
         """C10: nor may a card bring a second certificate along."""
         both = new_certificate("north")[0] + new_certificate("south")[0]
         with pytest.raises(SordinoError, match="is not a PEM certificate"):
-            Member("north", bytes(32), both)
+            RosterEntry("north", bytes(32), both)
 
 
 def test_nobody_sends_more_in_catching_up_than_there_is_to_say(
@@ -245,7 +247,7 @@ def test_nobody_sends_more_in_catching_up_than_there_is_to_say(
     everybody = {place: {"parameters": 5} for place in range(3)}
     real = meeting.exchange
 
-    def talkative(star: Star, pads: Any, context: bytes, body: bytes, **named: Any) -> Any:
+    def talkative(star: StarTransport, pads: Any, context: bytes, body: bytes, **named: Any) -> Any:
         said = bytes(1_000_000) if star.name == "p1" and context.endswith(b"sum") else body
         return real(star, pads, context, said, **named)
 

@@ -26,10 +26,10 @@ from sklearn.preprocessing import FunctionTransformer
 from typer.testing import CliRunner
 
 import sordino
-from sordino.cli.main import app
-from sordino.errors import SordinoError
-from sordino.ledger import Ledger
-from sordino.losses import Logistic
+from sordino._base.errors import SordinoError
+from sordino.app.cli._main import app
+from sordino.engine.ledger._ledger import Ledger
+from sordino.parts._losses import Logistic
 
 N, D, FOLDS = 120, 3, 3
 RNG = np.random.default_rng(0)
@@ -37,7 +37,7 @@ X = RNG.uniform(-1, 1, (N, D))
 Y = (X[:, 0] > 0).astype(int)
 FOLD = N - N // FOLDS
 
-pytestmark = pytest.mark.filterwarnings("ignore::sordino.errors.PrivacyWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::sordino.PrivacyWarning")
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from sordino.cli.main import app
-from sordino.engine.keys import RunKey
-from sordino.engine.loop import parameter_count
-from sordino.models.estimators import PrivateClassifier, PrivateRegressor
-from sordino.planning import Plan
+from sordino._base.keys import RunKey
+from sordino.app.cli._main import app
+from sordino.engine._loop import parameter_count
+from sordino.models._estimators import PrivateClassifier, PrivateRegressor
+from sordino.planning._plans import Plan
 from tests.soundness import doors
 from tests.soundness.doors import DOORS, EVALUATORS, Case, planned, records
 from tests.soundness.meeting import Met, Witness, moved, planned_noise, watched

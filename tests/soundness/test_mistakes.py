@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from sordino.engine.session import Session
-from sordino.streams import gradient, linear
+from sordino.engine._session import Session
+from sordino.parts.contributions import _gradient as gradient
+from sordino.parts.contributions import _linear as linear
 from tests.soundness.doors import Case
 from tests.soundness.meeting import watched
 from tests.soundness.test_matrix import MARGIN, measured
@@ -17,14 +18,14 @@ from tests.soundness.test_matrix import MARGIN, measured
 
 def cast_removed(patch: pytest.MonkeyPatch) -> None:
     """S1: norms of rows in the rows' own type."""
-    honest = linear.LinearGradientStream.prepare
+    honest = linear.LinearEvaluator.prepare
 
     def prepare(self: Any, data: Any, valid: Any) -> Any:
         (rows, y, _), good = honest(self, data, valid)
         square = jnp.sum(data[0] * data[0], axis=1).astype(jnp.float32)
         return (rows, y, 1 / jnp.sqrt(jnp.maximum(square, 1e-30))), good
 
-    patch.setattr(linear.LinearGradientStream, "prepare", prepare)
+    patch.setattr(linear.LinearEvaluator, "prepare", prepare)
 
 
 def sums_in_half_precision(patch: pytest.MonkeyPatch) -> None:

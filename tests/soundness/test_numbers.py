@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import sordino
-from sordino.engine.keys import RunKey
-from sordino.engine.loop import noise_block
-from sordino.engine.run import Run
-from sordino.errors import SordinoError
-from sordino.losses import LeastSquares, LinearLoss, Logistic, Softmax
-from sordino.mechanisms.catalogue import fit_mechanism
-from sordino.streams.gradient import GradientStream
-from sordino.streams.linear import LinearGradientStream
+from sordino._base.errors import SordinoError
+from sordino._base.keys import RunKey
+from sordino.engine._loop import noise_block
+from sordino.engine._run import TrainingRun
+from sordino.parts._losses import LeastSquares, LinearLoss, Logistic, Softmax
+from sordino.parts.contributions._gradient import VmapEvaluator
+from sordino.parts.contributions._linear import LinearEvaluator
+from sordino.parts.mechanisms._catalogue import fit_mechanism
 from tests.soundness.meeting import Witness, moved, watched
 
 
@@ -166,13 +166,13 @@ def test_a_loss_cannot_replace_what_the_clip_counts_on(loss: Any, said: str) -> 
     with pytest.raises(SordinoError, match=said):
         sordino.train(one_step(4), loss, np.zeros(2, np.float32), data)
     with pytest.raises(SordinoError, match=said):
-        LinearGradientStream(loss)
+        LinearEvaluator(loss)
 
 
 def test_a_stream_takes_linear_losses_only() -> None:
     """h: what only looks like one may mix examples."""
     with pytest.raises(SordinoError, match="is a LinearLoss"):
-        LinearGradientStream(_Mixed())  # type: ignore[arg-type]
+        LinearEvaluator(_Mixed())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "discrete"])
@@ -217,13 +217,13 @@ def test_small_gammas_keep_the_bound(gamma: float, evaluator: str) -> None:
         difference_clip=1e-9, sampling="fixed",
     )  # fmt: skip
     loss = LeastSquares()
-    stream = LinearGradientStream(loss) if evaluator == "linear" else GradientStream(loss)
+    stream = LinearEvaluator(loss) if evaluator == "linear" else VmapEvaluator(loss)
     stream = replace(stream, rule=plan.contribution.rule())
     X = jnp.zeros((4, 2)).at[0].set(1000.0)
     data, valid = stream.prepare((X, jnp.ones(4)), jnp.ones(4))
-    from sordino.engine.run import Schedule
+    from sordino.engine._run import StepTable
 
-    terms = {name: values[1] for name, values in Schedule.of(plan).terms.items()}
+    terms = {name: values[1] for name, values in StepTable.of(plan).terms.items()}
     total = stream.contribution(jnp.ones(2), jnp.ones(2), data, valid, terms, jnp.int32(1))
     length = np.linalg.norm(np.asarray(total.value, np.float64))
     assert length <= float(plan.contribution.bounds(2)[0, 1])
@@ -260,7 +260,7 @@ def test_noise_is_correlated_in_full_precision(name: str) -> None:
         "dp-memf", examples=40, batch_size=10, epochs=2, noise_multiplier=1.0, mechanism=name
     )
     mechanism = fit_mechanism(name, plan.workload, plan.population.participation())
-    run = Run(plan, Logistic(), np.zeros(3, np.float32), (np.ones((40, 3)), np.ones(40)),
+    run = TrainingRun(plan, Logistic(), np.zeros(3, np.float32), (np.ones((40, 3)), np.ones(40)),
               key=RunKey.from_insecure_seed(0))  # fmt: skip
     jaxpr = jax.make_jaxpr(noise_block, static_argnums=(0, 1))(
         run.program, 4, run._carry, mechanism, run._noise_key, np.int32(0)
@@ -277,7 +277,7 @@ def test_sums_are_products_in_full_precision(loss: LinearLoss, rows: int) -> Non
     X, y = jnp.ones((rows, 4)), jnp.ones(rows, jnp.int32)
     params = jnp.zeros(loss.parameter_shape(4))
     terms = {"clip": jnp.float32(1)}
-    linear = LinearGradientStream(loss)
+    linear = LinearEvaluator(loss)
     data, valid = linear.prepare((X, y), jnp.ones(rows))
 
     def products(stream: Any, batch: Any) -> list[Any]:
@@ -286,7 +286,7 @@ def test_sums_are_products_in_full_precision(loss: LinearLoss, rows: int) -> Non
 
     # The first one makes logits, each row its own; what follows adds up rows.
     assert all(precision == HIGHEST for precision in products(linear, data)[1:])
-    assert products(GradientStream(loss), (X, y))[-1] == HIGHEST
+    assert products(VmapEvaluator(loss), (X, y))[-1] == HIGHEST
 
 
 def test_no_warning_depends_on_a_record() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from sordino.audit.recording import Recording
-from sordino.federated.agreeing import agree as agree_on_rounds
-from sordino.federated.contribution import LocalData
-from sordino.losses import Logistic
-from sordino.parties import agree
-from sordino.parties.learner import Learner
+from sordino.audit._recording import Recording
+from sordino.parts._losses import Logistic
+from sordino.together.federated._agreeing import agree as agree_on_rounds
+from sordino.together.federated._contribution import LocalData
+from sordino.together.parties._learner import Learner
+from sordino.together.parties._terms import agree
 from tests.soundness import doors
 from tests.soundness.doors import Case, planned, records
 

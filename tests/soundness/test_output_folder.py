@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from sordino.cli.main import app
-from sordino.errors import PrivacyWarning, SordinoError
-from sordino.models.saved import load_model
+from sordino._base.errors import PrivacyWarning, SordinoError
+from sordino.app.cli._main import app
+from sordino.models._saved import load_model
 
 SCHEMA = {
     "columns": {"a": {"low": 0, "high": 1}},

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 import sordino
 from sordino import PrivateClassifier, PrivateRegressor, PrivateSearch
-from sordino.cli.main import app
-from sordino.errors import SordinoError
-from sordino.losses import Logistic
+from sordino._base.errors import SordinoError
+from sordino.app.cli._main import app
+from sordino.parts._losses import Logistic
 
 ROWS = 60
 X = np.random.default_rng(0).uniform(-1, 1, (ROWS, 2))
@@ -169,7 +169,7 @@ def test_a_plan_for_people_says_what_it_rests_on() -> None:
 
 def test_parties_ask_for_the_statement_and_show_it() -> None:
     """S7: between data owners too, where a person may have records at several of them."""
-    from sordino.parties import agree
+    from sordino.together.parties._terms import agree
 
     sizes = {"examples": [200, 100], "parameters": 3, "batch_size": 60, "steps": 3}
     budget = {"epsilon": 2.0, "delta": 1e-5}

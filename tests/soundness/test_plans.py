@@ -13,18 +13,18 @@ import pytest
 
 import sordino
 from sordino import audit
-from sordino.engine.keys import RunKey
-from sordino.errors import SordinoError
-from sordino.ledger import Ledger
-from sordino.losses import Logistic
-from sordino.models.search import PrivateSearch
-from sordino.parties.learner import Learner
-from sordino.parties.terms import agree
-from sordino.planning import Plan
-from sordino.planning import plans as planning
-from sordino.privacy.guarantee import Guarantee
-from sordino.streams.contributions import Gradient
-from sordino.streams.rules import PairRule
+from sordino._base.errors import SordinoError
+from sordino._base.keys import RunKey
+from sordino.engine.ledger._ledger import Ledger
+from sordino.models._search import PrivateSearch
+from sordino.parts._losses import Logistic
+from sordino.parts.contributions._contributions import Gradient
+from sordino.parts.contributions._rules import PairRule
+from sordino.planning import _plans as planning
+from sordino.planning._plans import Plan
+from sordino.privacy._guarantee import Guarantee
+from sordino.together.parties._learner import Learner
+from sordino.together.parties._terms import agree
 
 N, D = 60, 3
 START = np.zeros(D, np.float32)

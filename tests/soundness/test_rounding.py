@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from sordino.rounding import block_product, norm_margin, squared_norm, sum_margin
-from sordino.streams.gradient import clip_pytree
+from sordino.parts._rounding import block_product, norm_margin, squared_norm, sum_margin
+from sordino.parts.contributions._gradient import clip_pytree
 
 
 @pytest.mark.parametrize("rows", [65, 250, 1009, 5000])
@@ -77,9 +77,9 @@ def test_an_absent_record_leaves_the_others_where_they_are() -> None:
     """
     from scipy.stats import chi2
 
-    from sordino.engine.batches import batch_indices
-    from sordino.engine.keys import RunKey
-    from sordino.population import Population
+    from sordino._base.keys import RunKey
+    from sordino.parts._batches import batch_indices
+    from sordino.parts._population import Population
 
     people = Population(6, 3, 6000, sampling="poisson")
     indices, mask = batch_indices(people, RunKey.from_insecure_seed(1), 0, 6000)

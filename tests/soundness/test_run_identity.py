@@ -16,10 +16,10 @@ import pytest
 from sklearn.model_selection import cross_validate
 
 import sordino
-from sordino.engine.keys import RunKey
-from sordino.errors import SordinoError
-from sordino.ledger import Ledger
-from sordino.losses import Logistic
+from sordino._base.errors import SordinoError
+from sordino._base.keys import RunKey
+from sordino.engine.ledger._ledger import Ledger
+from sordino.parts._losses import Logistic
 
 N, D = 200, 4
 RNG = np.random.default_rng(0)
@@ -74,7 +74,7 @@ def charged(ledger: Ledger) -> int:
     return len(ledger.status("people").reservations)
 
 
-@pytest.mark.filterwarnings("ignore::sordino.errors.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::sordino.PrivacyWarning")
 def test_other_labels_are_not_the_same_run(ledger: Ledger) -> None:
     """S4: three label vectors, three models, charged once."""
     paying = {"ledger": ledger, "dataset": "people", "random_state": 0}
@@ -116,7 +116,7 @@ def test_anything_else_is_not_the_same_run(
 SCRIPT = """
 import sys
 import numpy as np
-from sordino.engine.keys import RunKey
+from sordino._base.keys import RunKey
 from tests.soundness import test_run_identity as told
 key = RunKey(bytes.fromhex(sys.argv[1]))
 y = told.FLIPPED if sys.argv[2] == "flipped" else told.Y
@@ -165,7 +165,7 @@ def test_a_run_of_an_older_version_is_never_free(ledger: Ledger) -> None:
     assert charged(ledger) == 1
 
 
-@pytest.mark.filterwarnings("ignore::sordino.errors.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::sordino.PrivacyWarning")
 def test_data_sets_that_were_known_by_their_rows_alone(ledger: Ledger) -> None:
     """S4: a ledger of 0.5.0 knows X; the same rows are still that data set, whatever is predicted."""
     ledger.reserve("people", plan(), run="of 0.5.0", fingerprint=ledger.fingerprint(X))

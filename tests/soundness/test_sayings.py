@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 
 from sordino import Ledger, PrivateClassifier, PrivateRegressor, PrivateSearch
-from sordino.errors import PrivacyWarning, SordinoError
-from sordino.models.estimators import _classes
-from sordino.models.features import Numeric
-from sordino.models.rows import RowPreparation
-from sordino.models.schema import Schema
-from sordino.models.search import _NoisyScore
+from sordino._base.errors import PrivacyWarning, SordinoError
+from sordino.models._estimators import checked_classes
+from sordino.models._features import Numeric
+from sordino.models._rows import RowPreparation
+from sordino.models._schema import Schema
+from sordino.models._search import _NoisyScore
 
 ROWS = 60
 RANDOM = np.random.default_rng(0)
@@ -245,7 +245,7 @@ def test_declarations_are_searched_in_lists_only() -> None:
 
 def test_a_run_key_is_not_for_a_search() -> None:
     """R7: the second trial with one key would be refused after the charge."""
-    from sordino.engine.keys import RunKey
+    from sordino._base.keys import RunKey
 
     with pytest.raises(SordinoError, match="a run key is for one run"):
         search(classifier(run_key=RunKey.fresh())).fit(X, LABELS)
@@ -299,7 +299,7 @@ def test_how_many_kinds_of_labels_there_are_is_not_warned_about() -> None:
 def test_labels_of_several_types_are_refused_wherever_classes_are_made_of_them() -> None:
     """R9: the audit of a table takes this way; Python would say which types do not compare."""
     with pytest.raises(SordinoError, match="Unknown label type: y must hold one label") as refused:
-        _classes((0, 1), with_one(LABELS, SECRET, object))
+        checked_classes((0, 1), with_one(LABELS, SECRET, object))
     assert refused.value.__context__ is None
 
 
@@ -321,7 +321,7 @@ def test_schemas_refuse_numbers_that_are_too_large_without_showing_them() -> Non
 
 def test_audited_targets_are_refused_without_their_value() -> None:
     """R8: the audit of a table converts its target by itself."""
-    from sordino.cli.audited_tables import _scaled
+    from sordino.app.cli._audited_tables import _scaled
 
     with pytest.raises(SordinoError, match="a column of numbers") as refused:
         _scaled(pd.Series([1.0, "kuru"], dtype=object), (0, 1))

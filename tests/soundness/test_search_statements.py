@@ -15,11 +15,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from sordino import Ledger, PrivateClassifier, PrivateRegressor, PrivateSearch
-from sordino.engine.keys import RunKey
-from sordino.errors import PrivacyWarning
-from sordino.privacy.guarantee import Guarantee
-from sordino.privacy.selection import SelectionGuarantee
-from sordino.report.html import render_report
+from sordino._base.errors import PrivacyWarning
+from sordino._base.keys import RunKey
+from sordino.privacy._guarantee import Guarantee
+from sordino.privacy._selection import SelectionGuarantee
+from sordino.report._html import render_report
 
 ROWS = 120
 RANDOM = np.random.default_rng(0)

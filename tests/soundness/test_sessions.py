@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import sordino
-from sordino.engine import session as session_module
-from sordino.engine.batches import poisson_width
-from sordino.errors import SordinoError
-from sordino.losses import Logistic
-from sordino.planning import Plan
+from sordino._base.errors import SordinoError
+from sordino.engine import _session as session_module
+from sordino.parts._batches import poisson_width
+from sordino.parts._losses import Logistic
+from sordino.planning._plans import Plan
 
 N, D = 80, 3
 RNG = np.random.default_rng(0)

@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from sordino.cli.main import app
-from sordino.errors import SordinoError
-from sordino.parties.consortium import Consortium
-from sordino.parties.terms import agree
-from sordino.sites.folders import ClientSite, ServerSite, create
-from sordino.sites.models import Model, load_model_description, own_model
-from sordino.sites.parties import PartySite, create_party
+from sordino._base.errors import SordinoError
+from sordino.app.cli._main import app
+from sordino.together.parties._consortium import Consortium
+from sordino.together.parties._terms import agree
+from sordino.together.sites._folders import ClientSite, ServerSite, create
+from sordino.together.sites._models import ModelSpec, load_model_description, own_model
+from sordino.together.sites._parties import PartySite, create_party
 from tests.sites.test_folders import agreed, model, table
 
 INSTALLED = """
 from pathlib import Path
 import numpy as np
-from sordino.losses import Logistic
-from sordino.sites.models import Model
+from sordino.parts._losses import Logistic
+from sordino.together.sites._models import ModelSpec
 Path({mark!r}).touch()
-model = Model(Logistic(), np.zeros(4, np.float32), load=lambda path: ())
-def called() -> Model:
+model = ModelSpec(Logistic(), np.zeros(4, np.float32), load=lambda path: ())
+def called() -> ModelSpec:
     Path({mark!r}).with_name("called").touch()
     return model
 """
@@ -153,7 +153,7 @@ def test_what_is_not_a_model_is_never_called(tmp_path: Path, mark: Path) -> None
     with pytest.raises(SordinoError, match=r"is not a sordino\.sites\.models\.Model"):
         own_model("foreign_study:called")
     assert not mark.with_name("called").exists()
-    assert isinstance(own_model("foreign_study"), Model)
+    assert isinstance(own_model("foreign_study"), ModelSpec)
 
 
 @pytest.mark.parametrize("name", ["../evil:model", "a b:model", "os:abort()", "x:y:z", "", ":", 3])

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from sordino.errors import SordinoError
-from sordino.federated.flower.supernode import join
-from sordino.secure.mpyc_engine import MpycSum
-from sordino.secure.spu_engine import _connect, _Node
-from sordino.secure.tunnel import Tunnels
+from sordino._base.errors import SordinoError
+from sordino.together.federated.flower._supernode import join
+from sordino.together.secure._mpyc_engine import MpycSum
+from sordino.together.secure._spu_engine import _connect, _Node
+from sordino.together.secure._tunnel import Tunnels
 from tests.federated.test_flower_deployment import (  # noqa: F401 (fixtures)
     HOST,
     Counter,

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sordino import PrivateClassifier
-from sordino.cli.main import app
-from sordino.errors import PrivacyWarning, SordinoError
-from sordino.models.schema import Schema
+from sordino._base.errors import PrivacyWarning, SordinoError
+from sordino.app.cli._main import app
+from sordino.models._schema import Schema
 
 ROWS = 60
 RARE = "kuru"

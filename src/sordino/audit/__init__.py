@@ -15,42 +15,50 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sordino._lazy import lazy_names
+from sordino._base.lazy import lazy_names
+
+__all__ = [
+    "AttackScores",
+    "AuditResult",
+    "MembershipReport",
+    "OneRunResult",
+    "audit_client",
+    "largest_power",
+    "lira_attack",
+    "loss_attack",
+    "measured_curve",
+    "membership_report",
+    "miniature",
+    "one_run",
+    "reference_plan",
+    "shadow_models",
+    "white_box",
+]
 
 if TYPE_CHECKING:
-    from sordino.audit.curves import largest_power as largest_power
-    from sordino.audit.curves import measured_curve as measured_curve
-    from sordino.audit.federated import audit_client as audit_client
-    from sordino.audit.membership import AttackScores as AttackScores
-    from sordino.audit.membership import MembershipReport as MembershipReport
-    from sordino.audit.membership import lira_attack as lira_attack
-    from sordino.audit.membership import loss_attack as loss_attack
-    from sordino.audit.membership import membership_report as membership_report
-    from sordino.audit.membership import shadow_models as shadow_models
-    from sordino.audit.onerun import OneRunResult as OneRunResult
-    from sordino.audit.onerun import one_run as one_run
-    from sordino.audit.plans import miniature as miniature
-    from sordino.audit.plans import reference_plan as reference_plan
-    from sordino.audit.whitebox import AuditResult as AuditResult
-    from sordino.audit.whitebox import white_box as white_box
-
-_WHERE = {
-    "AttackScores": "membership",
-    "AuditResult": "whitebox",
-    "MembershipReport": "membership",
-    "OneRunResult": "onerun",
-    "audit_client": "federated",
-    "largest_power": "curves",
-    "lira_attack": "membership",
-    "loss_attack": "membership",
-    "measured_curve": "curves",
-    "membership_report": "membership",
-    "miniature": "plans",
-    "one_run": "onerun",
-    "reference_plan": "plans",
-    "shadow_models": "membership",
-    "white_box": "whitebox",
-}
-
-__all__ = list(_WHERE)
-__getattr__, __dir__ = lazy_names(__name__, _WHERE)
+    from sordino.audit._curves import largest_power as largest_power
+    from sordino.audit._curves import measured_curve as measured_curve
+    from sordino.audit._federated import audit_client as audit_client
+    from sordino.audit._jax_privacy import auditing as auditing
+    from sordino.audit._membership import AttackScores as AttackScores
+    from sordino.audit._membership import MembershipReport as MembershipReport
+    from sordino.audit._membership import lira_attack as lira_attack
+    from sordino.audit._membership import loss_attack as loss_attack
+    from sordino.audit._membership import membership_report as membership_report
+    from sordino.audit._membership import shadow_models as shadow_models
+    from sordino.audit._onerun import OneRunResult as OneRunResult
+    from sordino.audit._onerun import one_run as one_run
+    from sordino.audit._plans import affordable as affordable
+    from sordino.audit._plans import miniature as miniature
+    from sordino.audit._plans import reference_plan as reference_plan
+    from sordino.audit._power import POWER as POWER
+    from sordino.audit._power import above as above
+    from sordino.audit._recording import audit_key as audit_key
+    from sordino.audit._recording import audit_noise_keys as audit_noise_keys
+    from sordino.audit._recording import secret_batches as secret_batches
+    from sordino.audit._tradeoff import audit_figure as audit_figure
+    from sordino.audit._tradeoff import panel_of as panel_of
+    from sordino.audit._whitebox import AuditResult as AuditResult
+    from sordino.audit._whitebox import white_box as white_box
+else:
+    __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

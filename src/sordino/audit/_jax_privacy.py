@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sordino.errors import MissingExtraError
+from sordino._base.errors import MissingExtraError
 
 
 def auditing() -> Any:

@@ -1,0 +1,43 @@
+"""How do people with tables meet it? Estimators after scikit-learn, schemas, tables, private searches.
+
+model = PrivateClassifier(epsilon=1.0, delta=1e-5, feature_bounds=(0, 1)).fit(X, y)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sordino._base.lazy import lazy_names
+
+__all__ = [
+    "PrivateClassifier",
+    "PrivateRegressor",
+    "PrivateSearch",
+    "Schema",
+    "load_demo",
+    "load_model",
+    "read_table",
+]
+
+if TYPE_CHECKING:
+    from sordino.models._defaults import AVERAGE as AVERAGE
+    from sordino.models._defaults import EPOCHS as EPOCHS
+    from sordino.models._defaults import choose_learning_rate as choose_learning_rate
+    from sordino.models._defaults import choose_settings as choose_settings
+    from sordino.models._estimators import PrivateClassifier as PrivateClassifier
+    from sordino.models._estimators import PrivateRegressor as PrivateRegressor
+    from sordino.models._estimators import checked_classes as checked_classes
+    from sordino.models._recorded import FIELD as FIELD
+    from sordino.models._recorded import digest as digest
+    from sordino.models._recorded import read_record as read_record
+    from sordino.models._recorded import recorded as recorded
+    from sordino.models._rows import LARGEST_DENSE_BYTES as LARGEST_DENSE_BYTES
+    from sordino.models._rows import RowPreparation as RowPreparation
+    from sordino.models._saved import load_model as load_model
+    from sordino.models._saved import model_bytes as model_bytes
+    from sordino.models._schema import Schema as Schema
+    from sordino.models._search import PrivateSearch as PrivateSearch
+    from sordino.models._tables import load_demo as load_demo
+    from sordino.models._tables import read_table as read_table
+else:
+    __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

@@ -8,8 +8,45 @@ to expect; it prints as a page, saves as versioned JSON, and has a content hash.
 release anything the plan does not name.
 """
 
-from sordino.planning.decide import compare, plan
-from sordino.planning.kinds import DISCRETE, GAUSSIAN
-from sordino.planning.plans import Plan
+from __future__ import annotations
 
-__all__ = ["DISCRETE", "GAUSSIAN", "Plan", "compare", "plan"]
+from typing import TYPE_CHECKING
+
+from sordino._base.lazy import lazy_names
+
+__all__ = [
+    "DISCRETE",
+    "GAUSSIAN",
+    "RECIPES",
+    "Plan",
+    "Recipe",
+    "compare",
+    "compare_recipes",
+    "needed_facts",
+    "plan",
+    "recipes",
+    "register",
+    "theory_defaults",
+]
+
+if TYPE_CHECKING:
+    from sordino.planning import recipes as recipes
+    from sordino.planning._accounting import FLOAT32_MARGIN as FLOAT32_MARGIN
+    from sordino.planning._accounting import float32_up as float32_up
+    from sordino.planning._accounting import run_sensitivity as run_sensitivity
+    from sordino.planning._comparison import RecipeRanking as RecipeRanking
+    from sordino.planning._comparison import arguments_for as arguments_for
+    from sordino.planning._comparison import compare_recipes as compare_recipes
+    from sordino.planning._comparison import conclusion as conclusion
+    from sordino.planning._decide import compare as compare
+    from sordino.planning._decide import plan as plan
+    from sordino.planning._kinds import DISCRETE as DISCRETE
+    from sordino.planning._kinds import GAUSSIAN as GAUSSIAN
+    from sordino.planning._plans import Plan as Plan
+    from sordino.planning._registry import register as register
+    from sordino.planning._theory import needed_facts as needed_facts
+    from sordino.planning._theory import theory_defaults as theory_defaults
+    from sordino.planning.recipes import RECIPES as RECIPES
+    from sordino.planning.recipes import Recipe as Recipe
+else:
+    __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

@@ -1,0 +1,1 @@
+"""How are things raised, named, written and kept? The foundation; private."""

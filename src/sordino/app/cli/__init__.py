@@ -1,0 +1,1 @@
+"""The commands of ``sordino``, one module each."""

@@ -1,0 +1,116 @@
+"""What the commands say, and how: one voice for plans, warnings and errors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from sordino._base.errors import PrivacyWarning
+
+if TYPE_CHECKING:
+    from sordino.planning import Plan
+    from sordino.report import ScoreTable
+
+
+def out() -> Console:
+    """Standard output. A new console each time, so that it follows redirection in tests."""
+    return Console(highlight=False)
+
+
+def err() -> Console:
+    """Standard error."""
+    return Console(stderr=True, highlight=False)
+
+
+def say_error(message: object) -> None:
+    """One red line on standard error."""
+    text = " ".join(str(message).split())
+    err().print(f"[bold red]error:[/] {escape(text)}", soft_wrap=True)
+
+
+@contextmanager
+def spoken_warnings() -> Iterator[list[str]]:
+    """Privacy warnings as yellow lines on standard error, each once; yields the messages so far."""
+    said: list[str] = []
+
+    def show(message: Any, category: Any, *rest: Any, **more: Any) -> None:
+        text = " ".join(str(message).split())
+        if not issubclass(category, PrivacyWarning):
+            before(message, category, *rest, **more)
+        elif text not in said:
+            said.append(text)
+            err().print(f"[bold yellow]warning:[/] {escape(text)}", soft_wrap=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", PrivacyWarning)
+        before = warnings.showwarning
+        warnings.showwarning = show
+        yield said
+
+
+def show_plan(plan: Plan, parameters: int | None = None) -> None:
+    """The plan's page: a panel on a terminal, plain lines elsewhere."""
+    lines = plan.lines()
+    if parameters is not None:
+        size = plan.state_bytes(parameters)
+        lines.insert(-1, ("noise state", f"{_bytes(size)} for {parameters:,} parameters"))
+    console = out()
+    if not console.is_terminal:
+        width = max(len(heading) for heading, _ in lines)
+        for heading, text in lines:
+            console.print(f"{heading:>{width}}  {text}", soft_wrap=True, markup=False)
+        return
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(justify="right", style="cyan", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for heading, text in lines:
+        grid.add_row(heading, Text(text, style="bold" if heading == "guarantee" else ""))
+    console.print(Panel(grid, title="[bold]plan[/]", title_align="left", border_style="cyan"))
+
+
+def show_scores(comparison: ScoreTable) -> None:
+    """Scores on public test data, the private one first."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("model", overflow="fold")
+    table.add_column(comparison.metric.replace("_", " "), justify="right", no_wrap=True)
+    table.add_column("guarantee")
+    table.add_column("how", overflow="fold")
+    for row in comparison.rows:
+        half = comparison.whisker(row.value)
+        value = f"{row.value:.3f} ± {half:.3f}" if half else f"{row.value:.4g}"
+        style = {"covered": "bold green", "not covered": "red"}.get(row.coverage, "")
+        table.add_row(escape(row.name), value, row.coverage, escape(row.note), style=style)
+    out().print(table)
+
+
+def show_guarantee(sentence: str) -> None:
+    """The guarantee, set apart on a terminal."""
+    console = out()
+    if not console.is_terminal:
+        console.print(sentence, soft_wrap=True, markup=False)
+        return
+    from rich.panel import Panel
+    from rich.text import Text
+
+    body = Text(sentence)
+    console.print(Panel(body, title="[bold]guarantee[/]", title_align="left", border_style="green"))
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.3g} TB"

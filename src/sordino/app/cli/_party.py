@@ -1,0 +1,490 @@
+"""``sordino party``: owners of data train one model together; only noised sums are ever seen."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sordino._base.errors import PlanMismatchError, SordinoError, require_count, shown
+from sordino.app.cli import _party_options as given
+from sordino.app.cli._console import err, out, say_error, show_guarantee
+from sordino.app.cli._party_progress import Scoring, lines, progress
+from sordino.app.cli._party_results import (
+    GUARANTEE,
+    REPORT,
+    SCORES,
+    finish,
+    history_of,
+    keep_scores,
+    kept_scores,
+    show_end,
+    write_report,
+    write_results,
+)
+from sordino.app.cli._party_terms import ProposalOptions, show_consortium, show_members, show_shares
+
+if TYPE_CHECKING:
+    from sordino.together.parties import Consortium, TurnRecord
+    from sordino.together.sites import PartySite
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Train one model between owners of data who show each other nothing but noised sums.",
+)
+
+# A run that was stopped by the others or by the network, and can go on; bad input is 2.
+STOPPED = 1
+_AGAIN = "give the same command again to go on"
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new folder for this party.")],
+    *,
+    name: Annotated[str, typer.Option(help="What the others call it.")],
+    examples: Annotated[int, typer.Option(help="Records it brings; they become public.")],
+    host: Annotated[str, typer.Option(help="Where the others reach it.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The first of three that engines use.")] = 7000,
+) -> None:
+    """Make a party's keys, its certificate, and the card that it hands to the others."""
+    from sordino.together.sites import CARD, create_party
+
+    card = create_party(folder, name, examples=examples, host=host, port=port)
+    out().print(
+        f"{name}: {examples:,} records, at {host}:{port} (and the next two ports)\n"
+        f"certificate {card.member.fingerprint}\n"
+        f"wrote {folder}; all in it but {CARD} is secret\n"
+        f"next: give {folder / CARD} to whoever proposes the run, and tell the others the "
+        "certificate's number",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+@app.command()
+def propose(
+    cards: Annotated[
+        list[Path], typer.Argument(help="The parties' cards; the first is in the middle.")
+    ],
+    *,
+    out_file: Annotated[Path, typer.Option("--out", help="The consortium file.")],
+    recipe: given.Recipe = "dp-srm",
+    schema: given.Schema = None,
+    model: given.Model = None,
+    batch_size: given.BatchSize = None,
+    batches: given.Batches = None,
+    epochs: given.Epochs = None,
+    steps: given.Steps = None,
+    name: given.Name = None,
+    epsilon: given.Epsilon,
+    delta: given.Delta = None,
+    adjacency: given.Adjacency = None,
+    unit: given.Unit = None,
+    one_row_per_person: given.OneRow = False,
+    engine: given.Engine = "mask",
+    colluders: given.Colluders = None,
+    timeout: given.Timeout = 60.0,
+    clip: given.Clip = None,
+    learning_rate: given.Rate = None,
+    momentum: given.Momentum = None,
+    sampling: given.Sampling = None,
+    settings: given.Set = None,
+) -> None:
+    """Write the file that all parties sign: who, what, how, and for what budget. Reads no record."""
+    from sordino.together.parties import Consortium, PartyCard
+    from sordino.together.sites import CARD
+
+    if not out_file.parent.is_dir():
+        raise SordinoError(f"there is no folder {str(out_file.parent)!r} to write into")
+    result = [PartyCard.load(path / CARD if path.is_dir() else path) for path in cards]
+    wanted = ProposalOptions(
+        recipe=recipe,
+        epsilon=epsilon,
+        delta=delta,
+        schema=schema,
+        model=model,
+        engine=engine,
+        colluders=colluders,
+        batch_size=batch_size,
+        batches=batches,
+        epochs=epochs,
+        steps=steps,
+        clip=clip,
+        learning_rate=learning_rate,
+        momentum=momentum,
+        sampling=sampling,
+        adjacency=adjacency,
+        unit=unit,
+        one_row_per_person=one_row_per_person,
+        settings=settings or (),
+    )
+    trained = wanted.made_model()
+    terms = wanted.terms(trained, [card.examples for card in result])
+    assert trained.description is not None
+    consortium = Consortium(
+        name or out_file.stem, tuple(result), terms, trained.description, timeout
+    )
+    consortium.save(out_file)
+    show_consortium(consortium)
+    show_guarantee(terms.statement())
+    out().print(
+        f"wrote {out_file}, digest {consortium.digest}\n"
+        "next: give it to all parties; each looks at it and signs with\n"
+        f"      sordino party sign FOLDER {out_file.name}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+@app.command()
+def sign(
+    folder: given.Party,
+    file: Annotated[Path, typer.Argument(help="The consortium file.")],
+    *,
+    allow_model: given.AllowModel = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Look at what is being agreed to, and agree."""
+    from sordino.together.parties import Consortium
+    from sordino.together.sites import PartySite
+
+    site, consortium = PartySite.load(folder), Consortium.load(file)
+    allow = tuple(allow_model or ())
+    site.may_sign(consortium, allow=allow)
+    console = out()
+    console.print(f"{consortium.name}: {len(consortium.names)} parties", markup=False)
+    show_consortium(consortium, own=site.name)
+    show_members(consortium)
+    show_guarantee(consortium.terms.statement())
+    console.print(f"digest {consortium.digest}", markup=False, soft_wrap=True)
+    if not yes and not typer.confirm(f"Sign this as {site.name!r}?"):
+        err().print("not signed")
+        raise typer.Exit(STOPPED)
+    site.sign(consortium, allow=allow)
+    console.print(
+        f"signed; next: sordino party join {folder} --data TABLE, at the same time as the others",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+@app.command()
+def join(
+    folder: given.Party,
+    *,
+    data: Annotated[Path, typer.Option(help="This party's table, or what its model loads.")],
+    ledger: Annotated[
+        Path | None,
+        typer.Option(envvar="SORDINO_LEDGER", help="The ledger that keeps the data set's budget."),
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="The data set's name in the ledger. Default: the file's.")
+    ] = None,
+    test_file: given.Test = None,
+    every: given.Every = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the others at first.")] = 600.0,
+    report: Annotated[
+        Path | None, typer.Option(help="Where the report goes. Default: FOLDER/report.html.")
+    ] = None,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write none.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on a line for each turn.")
+    ] = False,
+    part: Annotated[
+        str | None, typer.Option(hidden=True, help="i/m: every m-th record from the i-th on.")
+    ] = None,
+) -> None:
+    """Take part until the model is trained. Started again, it goes on where it was."""
+    from sordino.app.cli._train import check_account
+    from sordino.engine import compilation_cache
+    from sordino.together.parties import Watcher
+    from sordino.together.sites import PartySite
+
+    site = PartySite.load(folder)
+    consortium, steps = site.consortium, site.consortium.terms.plan.population.steps
+    if every is not None:
+        require_count("every", every)
+    if not 0 < wait <= 7 * 86400:
+        raise SordinoError(f"wait must be up to 604,800 seconds, got {wait:g}")
+    require_engine(consortium, consortium.place(site.name))
+    charged = check_account(ledger, dataset, data)
+    arrays = dealt(site.model.load(data), part)
+    if charged:
+        charged["known_by"] = _table(consortium, data)
+    before = records_of(site)
+    evaluate = None
+    if test_file is not None:
+        evaluate = site.model.evaluator(site.model.load(test_file))
+    scoring = Scoring(
+        evaluate,
+        every or max(1, steps // 10),
+        kept_scores(folder / SCORES),
+        lambda scores: keep_scores(folder / SCORES, scores),
+    )
+    met = False
+    lost = sum(record.lost for record in before)
+    opened = lines() if as_json else progress(steps, lost=lost)
+    if not as_json:
+        show_shares(consortium, own=site.name)
+    try:
+        # A model of one's own may close over data, which a compiled program would hold.
+        kept = compilation_cache(wanted=(site.model.description or {}).get("kind") == "table")
+        with _stoppable(), kept, opened as display:
+
+            def begun(session: Any, settled: int) -> None:
+                nonlocal met
+                met = True
+                display.met(settled, session.lost)
+
+            def turned(record: TurnRecord, learner: Any) -> None:
+                scores = scoring.after(record, learner)
+                display.turned(record.turn + 1, record.seconds, record.sent, scores)
+
+            others = [name for name in consortium.names if name != site.name]
+            display.waiting(", ".join(others))
+            finished = site.run(
+                arrays, join_timeout=wait, watcher=Watcher(begun, turned), **charged
+            )
+            if steps not in scoring.scores:
+                display.scored(steps, scoring.of(steps, lambda: finished.params))
+    except KeyboardInterrupt:
+        from sordino.app.cli._main import INTERRUPTED
+
+        if not (met or before):
+            raise
+        err().print(f"stopped, and the others too; {_AGAIN}", soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except PlanMismatchError:
+        raise  # the same again would be refused again
+    except SordinoError as error:
+        say_error(error)
+        after = records_of(site)
+        if len(after) == steps:
+            err().print(
+                f"all {steps:,} turns are done and {folder / 'model.npz'} is written, but not all parties "
+                f"have confirmed that theirs is the same: {_AGAIN} before you use it",
+                markup=False,
+                soft_wrap=True,
+            )
+        elif met or after:
+            err().print(
+                f"{len(after):,} of {steps:,} turns are settled and kept; {_AGAIN}", soft_wrap=True
+            )
+        raise typer.Exit(STOPPED) from None
+    finish(site, finished, scoring, None if no_report else report or folder / REPORT, as_json)
+
+
+@app.command()
+def simulate(
+    folder: Annotated[Path, typer.Argument(help="A folder for all parties of the simulation.")],
+    *,
+    data: Annotated[
+        list[Path], typer.Option(help="One table to deal out, or one for each party in order.")
+    ],
+    parties: Annotated[
+        str, typer.Option("--parties", "--names", help="How many, or their names with commas.")
+    ],
+    recipe: given.Recipe = "dp-srm",
+    schema: given.Schema = None,
+    model: given.Model = None,
+    batch_size: given.BatchSize = None,
+    batches: given.Batches = None,
+    epochs: given.Epochs = None,
+    steps: given.Steps = None,
+    name: given.Name = None,
+    epsilon: given.Epsilon,
+    delta: given.Delta = None,
+    adjacency: given.Adjacency = None,
+    unit: given.Unit = None,
+    one_row_per_person: given.OneRow = False,
+    engine: given.Engine = "mask",
+    colluders: given.Colluders = None,
+    timeout: given.Timeout = 60.0,
+    clip: given.Clip = None,
+    learning_rate: given.Rate = None,
+    momentum: given.Momentum = None,
+    sampling: given.Sampling = None,
+    settings: given.Set = None,
+    test_file: given.Test = None,
+    every: given.Every = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Where the report goes. Default: FOLDER/report.html.")
+    ] = None,
+) -> None:
+    """Run all parties on this machine, each in a process of its own, to try a run out.
+
+    The same command again goes on with a simulation that was stopped.
+    """
+    from sordino.app.cli._party_simulation import Simulation
+
+    if every is not None:
+        require_count("every", every)
+    wanted = ProposalOptions(
+        recipe=recipe,
+        epsilon=epsilon,
+        delta=delta,
+        schema=schema,
+        model=model,
+        engine=engine,
+        colluders=colluders,
+        batch_size=batch_size,
+        batches=batches,
+        epochs=epochs,
+        steps=steps,
+        clip=clip,
+        learning_rate=learning_rate,
+        momentum=momentum,
+        sampling=sampling,
+        adjacency=adjacency,
+        unit=unit,
+        one_row_per_person=one_row_per_person,
+        settings=settings or (),
+    )
+    simulation = Simulation.prepared(
+        folder, wanted, data, _names(parties), name=name or folder.name, timeout=timeout
+    )
+    consortium = simulation.consortium
+    for place in range(len(consortium.names)):
+        require_engine(consortium, place)
+    show_consortium(consortium)
+    simulation.run(test_file, every)
+    records = simulation.records()
+    history = history_of(kept_scores(simulation.folder_of(consortium.names[0]) / SCORES))
+    target = report or folder / REPORT
+    write_results(folder, consortium)
+    written = [simulation.copy_model(), folder / GUARANTEE, target]
+    write_report(
+        target, consortium, records, history, title=f"{consortium.name} (simulated)", own=None
+    )
+    show_end(consortium, records, history, written)
+
+
+@app.command()
+def status(
+    folder: given.Party,
+    *,
+    ledger: Annotated[
+        Path | None, typer.Option(envvar="SORDINO_LEDGER", help="Also show this ledger's budget.")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="The data set's name in the ledger.")] = None,
+) -> None:
+    """How far a party is, and what it has agreed to."""
+    from sordino.together.sites import CONSORTIUM, MODEL, SIGNATURES, PartySite
+
+    site, console = PartySite.load(folder), out()
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, soft_wrap=True)
+
+    say(f"{site.name}: {site.card.examples:,} records, at {site.card.host}:{site.card.port}")
+    if not (folder / CONSORTIUM).exists():
+        say(f"nothing signed yet; next: sordino party sign {folder} FILE")
+        return
+    consortium = site.consortium
+    terms = consortium.terms
+    show_shares(consortium, own=site.name)
+    seen = folder / SIGNATURES
+    signed = {site.name, *(json.loads(seen.read_text()) if seen.exists() else {})}
+    missing = [name for name in consortium.names if name not in signed]
+    say(f"signed {consortium.name}, digest {consortium.digest}")
+    say(
+        f"not yet seen to have signed: {', '.join(missing)}"
+        if missing
+        else "signatures of all parties were seen"
+    )
+    steps = terms.plan.population.steps
+    try:
+        records = records_of(site)
+    except SordinoError as error:
+        say(str(error))  # it is running, or its seal is elsewhere
+    else:
+        lost = sum(record.lost for record in records)
+        left = f", {_AGAIN.replace('the same command', '`join`')}" if len(records) < steps else ""
+        say(
+            f"{len(records):,} of {steps:,} turns settled, {lost:,} of them lost{left if records else ''}"
+        )
+        if (folder / MODEL).exists():
+            say(f"the model is in {folder / MODEL}")
+    show_guarantee(terms.statement())
+    if ledger is not None and dataset is not None:
+        from sordino.app.cli._ledger import _show_status
+        from sordino.engine.ledger import Ledger
+
+        _show_status(Ledger.open(ledger).status(dataset))
+
+
+def require_engine(consortium: Consortium, place: int) -> None:
+    """An error that says what to install, before the others have come."""
+    if consortium.terms.engine == "mpyc":
+        from sordino.together.secure import require_mpyc
+
+        require_mpyc()
+    if consortium.terms.engine == "spu" and place < 3:
+        from sordino.together.secure import find_environment
+
+        find_environment()
+
+
+def records_of(site: PartySite) -> list[TurnRecord]:
+    """Turns that a party has settled so far."""
+    from sordino.together.sites import JOURNAL
+
+    if not (site.folder / JOURNAL).exists():
+        return []
+    journal = site.journal()
+    try:
+        return journal.records()
+    finally:
+        journal.close()
+
+
+def dealt(arrays: tuple[Any, ...], part: str | None) -> tuple[Any, ...]:
+    """Every m-th record from the i-th on, for ``i/m``."""
+    if part is None:
+        return arrays
+    import jax
+
+    first, _, count = part.partition("/")
+    if not (first.isdecimal() and count.isdecimal() and int(first) < int(count)):
+        raise SordinoError(f"a part is i/m with i below m, not {shown(part)}")
+    result: tuple[Any, ...] = jax.tree.map(lambda leaf: leaf[int(first) :: int(count)], arrays)
+    return result
+
+
+def _names(parties: str) -> list[str]:
+    if not parties.isdecimal():
+        return [one.strip() for one in parties.split(",")]
+    return [f"party-{i + 1}" for i in range(require_count("parties", int(parties)))]
+
+
+def _table(consortium: Consortium, path: Path) -> Any:
+    """What a ledger knows a table by: the same that `sordino train` says."""
+    if consortium.model.get("kind") != "table":
+        return None
+    from sordino.models import read_table
+
+    return read_table(path)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """What a service manager sends ends a run as the keyboard does: the others are told."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

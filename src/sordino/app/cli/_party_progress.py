@@ -1,0 +1,177 @@
+"""For ``sordino party``: what a run shows while it lasts, for people or as JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import typer
+
+from sordino.app.cli._console import _bytes, err, out
+
+if TYPE_CHECKING:
+    from sordino.together.parties import TurnRecord
+
+Scores = Mapping[str, float]
+
+
+class Display(Protocol):
+    """Is told how a run goes."""
+
+    def waiting(self, whom: str) -> None:
+        """Until all parties are there."""
+
+    def met(self, settled: int, lost: int | None) -> None:
+        """All parties have come; so many turns are settled, and this one was given up."""
+
+    def turned(self, settled: int, seconds: float, sent: int, scores: Scores) -> None:
+        """A turn is settled."""
+
+    def scored(self, settled: int, scores: Scores) -> None:
+        """The model after so many turns was scored."""
+
+
+class Lines:
+    """One JSON object on a line for each thing that happens; for programs."""
+
+    def waiting(self, whom: str) -> None:
+        self._say("waiting")
+
+    def met(self, settled: int, lost: int | None) -> None:
+        self._say("met", settled=settled, lost=lost)
+
+    def turned(self, settled: int, seconds: float, sent: int, scores: Scores) -> None:
+        self._say("turn", settled=settled, seconds=seconds, sent=sent, scores=dict(scores))
+
+    def scored(self, settled: int, scores: Scores) -> None:
+        self._say("score", settled=settled, scores=dict(scores))
+
+    def _say(self, event: str, **fields: Any) -> None:
+        typer.echo(json.dumps({"event": event, **fields}))
+
+
+class Bar:
+    """A bar on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, bar: Any, task: Any, steps: int, lost: int) -> None:
+        self._bar, self._task, self._steps = bar, task, steps
+        self._plain = bar.disable
+        self._lost = lost
+        self._count, self._seconds, self._sent = 0, 0.0, 0
+        self._scores: Scores = {}
+
+    def waiting(self, whom: str) -> None:
+        self._bar.update(self._task, description=f"waiting for {whom}")
+        if self._plain:
+            self._print(f"waiting for {whom}")
+
+    def met(self, settled: int, lost: int | None) -> None:
+        self._bar.reset(self._task, completed=settled, description="all parties are here")
+        if lost is not None:
+            self._lost += 1
+            err().print(
+                f"turn {lost + 1:,} is lost: somebody stopped in it. It counts as released, and is "
+                "not repeated",
+                style="yellow",
+                soft_wrap=True,
+            )
+        if self._plain:
+            self._print(f"all parties are here; {settled:,} of {self._steps:,} turns are settled")
+
+    def turned(self, settled: int, seconds: float, sent: int, scores: Scores) -> None:
+        self._count += 1
+        self._seconds += seconds
+        self._sent += sent
+        self._scores = scores or self._scores
+        words = [f"{self._seconds / self._count:.3g} s, {_bytes(self._sent / self._count)} a turn"]
+        if self._lost:
+            words.append(f"{self._lost} lost")
+        words += [f"{name} {value:.4g}" for name, value in self._scores.items()]
+        text = ", ".join(words)
+        self._bar.update(self._task, completed=settled, description=text)
+        if self._plain and (settled == self._steps or settled % max(1, self._steps // 10) == 0):
+            self._print(f"turn {settled:,} of {self._steps:,}: {text}")
+
+    def scored(self, settled: int, scores: Scores) -> None:
+        self._scores = scores
+
+    def _print(self, text: str) -> None:
+        self._bar.console.print(text, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def progress(steps: int, *, lost: int = 0) -> Iterator[Display]:
+    """A bar over the turns of a run.
+
+    Args:
+      lost: turns that were lost before.
+    """
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.table import Column
+
+    console = out()
+    columns = (
+        TextColumn("turns"),
+        BarColumn(bar_width=16),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=False)),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        yield Bar(bar, bar.add_task("", total=steps), steps, lost)
+
+
+@contextmanager
+def lines() -> Iterator[Display]:
+    """JSON lines on standard output."""
+    yield Lines()
+
+
+class Scoring:
+    """Scores of the model on public data every so many turns, kept in a file of the party's folder.
+
+    Args:
+      evaluate: scores of a vector of parameters; None for no scores.
+      every: turns between two scores.
+      kept: scores of earlier calls, by turn.
+      keep: called with all scores when there is a new one.
+    """
+
+    def __init__(
+        self,
+        evaluate: Callable[[Any], Scores] | None,
+        every: int,
+        kept: Mapping[int, Scores],
+        keep: Callable[[Mapping[int, Scores]], None],
+    ) -> None:
+        self._evaluate, self._every, self._keep = evaluate, every, keep
+        self.scores = dict(kept)
+
+    def after(self, record: TurnRecord, learner: Any) -> Scores:
+        """Scores after this turn, if they are due."""
+        settled = record.turn + 1
+        if settled % self._every and not learner.finished:
+            return {}
+        return self.of(settled, lambda: learner.params)
+
+    def of(self, settled: int, params: Callable[[], Any]) -> Scores:
+        """Scores of these parameters."""
+        if self._evaluate is None:
+            return {}
+        from sordino.together.federated import flattened
+
+        self.scores[settled] = dict(self._evaluate(flattened(params())))
+        self._keep(self.scores)
+        return self.scores[settled]
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        return [{"step": turn, **result} for turn, result in sorted(self.scores.items())]

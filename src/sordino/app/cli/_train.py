@@ -1,0 +1,313 @@
+"""``sordino train``: from a table to a private model, its guarantee and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sordino._base.errors import SordinoError, nearest, require_choice, require_positive
+from sordino.app.cli._console import err, out, show_guarantee, show_scores, spoken_warnings
+
+if TYPE_CHECKING:
+    from sordino.models import Schema
+
+TASKS = ("auto", "classification", "regression")
+
+
+def train(
+    file: Annotated[Path, typer.Argument(help="The private table: .csv or .parquet.")],
+    *,
+    target: Annotated[
+        str | None, typer.Option(help="The column to predict (or named in the schema).")
+    ] = None,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget.")],
+    delta: Annotated[
+        float | None, typer.Option(help="Default: a tenth of 1 over the rows.")
+    ] = None,
+    schema_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--schema", help="What is public about the table: bounds, categories, classes, rows."
+        ),
+    ] = None,
+    method: Annotated[str, typer.Option(help="auto, or a name from `sordino recipes`.")] = "auto",
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples per step.")] = None,
+    test_file: Annotated[
+        Path | None, typer.Option(help="PUBLIC test data; the only data scores are computed on.")
+    ] = None,
+    task: Annotated[str, typer.Option(help="auto, classification or regression.")] = "auto",
+    out_folder: Annotated[
+        Path | None, typer.Option("--out", help="Default: <file>-sordino, beside the file.")
+    ] = None,
+    adjacency: Annotated[
+        str | None, typer.Option(help="zero-out, add-remove or replace-one.")
+    ] = None,
+    unit: Annotated[
+        str, typer.Option(help="Who is protected: example (one row), user or client.")
+    ] = "example",
+    one_row_per_person: Annotated[
+        bool,
+        typer.Option(
+            "--one-row-per-person",
+            help="Your statement that every user or client has one row; --unit user needs it.",
+        ),
+    ] = False,
+    person_column: Annotated[
+        str | None,
+        typer.Option(help="The column with people's ids, to check that; never a feature."),
+    ] = None,
+    noise: Annotated[
+        str, typer.Option(help="gaussian, or discrete: exact on a lattice, slower.")
+    ] = "gaussian",
+    ledger: Annotated[
+        Path | None,
+        typer.Option(envvar="SORDINO_LEDGER", help="The ledger that keeps the data set's budget."),
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="The data set's name in the ledger. Default: the file's.")
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on from a checkpoint, and start nothing if there is none."
+        ),
+    ] = False,
+    restart: Annotated[
+        bool,
+        typer.Option("--restart", help="Drop an interrupted run and start anew, at its own cost."),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an earlier run's folder.")
+    ] = False,
+) -> None:
+    """Train a private linear model on a table; write the model, plan, guarantee and report.
+
+    A run that was interrupted goes on when the same command is given again.
+    """
+    from sordino.app.cli._output import check_free, staged_folder, write_run
+
+    folder = out_folder if out_folder is not None else _beside(file)
+    checkpoint = settle_checkpoint(folder, resume=resume, restart=restart)
+    check_free(folder, force=force)
+    # Checked again when planning; here so that a typo does not wait for a large file.
+    require_choice("task", task, TASKS)
+    require_positive("epsilon", epsilon)
+    check_unit(unit, one_row_per_person, person_column)
+    charged = check_account(ledger, dataset, file)
+
+    from sordino.engine import forget
+    from sordino.models import read_table
+
+    with spoken_warnings() as notes:
+        frame = read_table(file)
+        features, population = apart(frame, person_column)
+        schema = public_schema(features, target, schema_file)
+        check_no_feature(person_column, schema)
+        test = None if test_file is None else read_table(test_file)
+        chosen, schema = resolve_task(task, schema)
+        from sordino.app.cli._fitting import fit, score
+
+        settings: dict[str, Any] = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "method": method,
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "adjacency": adjacency,
+            "unit": unit,
+            "one_row_per_person": one_row_per_person,
+            "noise": noise,
+            "checkpoint": str(checkpoint),
+        }
+        settings |= charged
+        if test is not None:
+            schema.split(test)
+        with resumable(checkpoint), staged_folder(folder, force=force) as staging:
+            model = fit(chosen, frame, schema, settings, test, people=population)
+            results = None if test is None else score(model, test, schema)
+            assert schema.target is not None
+            write_run(
+                staging,
+                model,
+                title=f"Predicting {schema.target} from {file.name}",
+                target=schema.target,
+                notes=[*notes, *_people_note(unit, person_column)],
+                results=results,
+                date=today(),
+            )
+    forget(checkpoint)
+    if results is None:
+        out().print("not scored: give public test data with --test-file to see how good it is")
+    else:
+        show_scores(results)
+    show_guarantee(model.guarantee_.sentence())
+    show_folder(folder)
+
+
+def check_unit(unit: str, stated: bool, person_column: str | None) -> None:
+    """Refuse a unit without its statement in this command's words, before the table is read."""
+    from sordino.privacy import UNITS
+
+    require_choice("unit", unit, UNITS)
+    if unit == "example":
+        if person_column is not None:
+            raise SordinoError(
+                "--person-column is checked where people are protected, with --unit user "
+                "--one-row-per-person; --unit example protects one row of a person and no more"
+            )
+    elif not stated:
+        raise SordinoError(
+            f"--unit {unit} protects a {unit} only if every {unit} has one row of the table; say so "
+            "with --one-row-per-person (and name their ids with --person-column to have it "
+            "checked), or use --unit example, which protects single rows"
+        )
+
+
+def _people_note(unit: str, person_column: str | None) -> list[str]:
+    """What the report says about people and rows, where that is what the guarantee rests on."""
+    if unit == "example":
+        return []
+    basis = (
+        "by whoever trained the model, and was not checked"
+        if person_column is None
+        else f"and checked: no id in the column {person_column!r} came twice"
+    )
+    return [
+        f"The guarantee protects a whole {unit} only if every {unit} has one row of the table. That "
+        f"was stated {basis}."
+    ]
+
+
+def apart(frame: Any, person_column: str | None) -> tuple[Any, Any | None]:
+    """The table without the column of people's ids, and that column."""
+    if person_column is None:
+        return frame, None
+    names = [str(name) for name in frame.columns]
+    if person_column not in names:
+        raise SordinoError(
+            f"the table has no column {person_column!r}{nearest(person_column, names)}"
+        )
+    return frame.drop(columns=[person_column]), frame[person_column]
+
+
+def check_no_feature(person_column: str | None, schema: Schema) -> None:
+    """Refuse a schema that makes people's ids a feature or the target."""
+    if person_column is not None and person_column in (*schema.names, schema.target):
+        raise SordinoError(
+            f"{person_column!r} has people's ids, which say nothing but who they are; take it out "
+            "of the schema's columns"
+        )
+
+
+def check_account(ledger: Path | None, dataset: str | None, file: Path) -> dict[str, Any]:
+    """The estimator's settings for a ledger; a wrong name is found out before the table is read."""
+    if ledger is None:
+        if dataset is not None:
+            raise SordinoError("--dataset names a data set in a ledger; give --ledger too")
+        return {}
+    from sordino.engine.ledger import Ledger
+
+    opened = Ledger.open(ledger)
+    name = dataset if dataset is not None else file.stem.removesuffix(".csv")
+    opened.dataset(name)
+    return {"ledger": opened, "dataset": name}
+
+
+def checkpoint_of(folder: Path) -> Path:
+    """Where an interrupted run is kept: ``income-sordino.checkpoint`` beside ``income-sordino``."""
+    return folder.with_name(f"{folder.name}.checkpoint")
+
+
+def settle_checkpoint(folder: Path, *, resume: bool, restart: bool) -> Path:
+    """The run's checkpoint file, after what an earlier run may have left there was dealt with."""
+    from sordino.engine import forget, read_progress
+
+    path = checkpoint_of(folder)
+    if resume and restart:
+        raise SordinoError("give --resume or --restart, not both")
+    if not path.exists():
+        if resume:
+            raise SordinoError(f"there is no interrupted run at {str(path)!r} to go on with")
+        return path
+    done, steps = read_progress(path)
+    if restart or (done == steps and folder.exists()):
+        # Finished and written, or given up: its key is of no use to anyone but an attacker.
+        forget(path)
+    else:
+        out().print(f"going on with an interrupted run after step {done:,} of {steps:,}")
+    return path
+
+
+@contextmanager
+def resumable(checkpoint: Path) -> Iterator[None]:
+    """Say how to go on, if the run is stopped from the keyboard."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not checkpoint.exists():
+            raise
+        from sordino.app.cli._main import INTERRUPTED
+
+        err().print("stopped; the same command goes on from the last checkpoint", soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _beside(file: Path) -> Path:
+    """``income.csv`` and ``income.csv.gz`` both become ``income-sordino``."""
+    return file.with_name(f"{file.stem.removesuffix('.csv')}-sordino")
+
+
+def public_schema(frame: Any, target: str | None, path: Path | None) -> Schema:
+    """The schema given, or one taken from the data with a warning; its target is settled."""
+    from dataclasses import replace
+
+    from sordino.models import Schema
+
+    given = None if path is None else Schema.load(path)
+    named = given.target if given is not None else None
+    if target is None and named is None:
+        raise SordinoError("name the column to predict with --target")
+    if target is not None and named is not None and target != named:
+        raise SordinoError(f"the schema's target is {named!r}, but --target is {target!r}")
+    wanted = target if target is not None else named
+    assert wanted is not None
+    names = [str(name) for name in frame.columns]
+    if wanted not in names:
+        raise SordinoError(f"the table has no column {wanted!r}{nearest(wanted, names)}")
+    return Schema.infer(frame, wanted) if given is None else replace(given, target=wanted)
+
+
+def resolve_task(task: str, schema: Schema) -> tuple[str, Schema]:
+    """The task, from what the schema says about the target, and the schema that fits it."""
+    from dataclasses import replace
+
+    if task == "auto":
+        if schema.classes is not None:
+            return "classification", schema
+        if schema.target_bounds is not None:
+            return "regression", schema
+        raise SordinoError(
+            "the schema has neither classes nor target_bounds; add one of them, or give --task"
+        )
+    if task == "classification":
+        return task, replace(schema, target_bounds=None)
+    return task, replace(schema, classes=None)
+
+
+def today() -> str:
+    """The date for reports; the library itself reads no clock."""
+    from datetime import date
+
+    return date.today().isoformat()
+
+
+def show_folder(folder: Path) -> None:
+    """Where everything is."""
+    console = out()
+    for name in sorted(entry.name for entry in folder.iterdir()):
+        console.print(f"wrote {folder / name}", soft_wrap=True, markup=False)

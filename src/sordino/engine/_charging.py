@@ -1,0 +1,104 @@
+"""A run charged to a data set's budget: reserved, started, finished and released in the ledger.
+
+The order is what makes it safe. Everything that can be refused is refused first; then the
+reservation is made, then the start is committed, and only then is the first step taken. A crash
+after that leaves the charge. The same run again is free: the same in everything that decides its release,
+as its checkpoint and its key know it too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino._base.errors import SordinoError
+from sordino._base.identity import Identity
+from sordino.engine.ledger._ledger import Ledger
+from sordino.engine.ledger._requests import Chargeable
+
+
+@dataclass(frozen=True)
+class Source:
+    """The data set that a run's arrays were made from, as a ledger gets to know it.
+
+    Attributes:
+      data: all of it, labels and weights too.
+      also: what it may be known by as well, such as its rows without the labels: runs that predict
+        something else from the same rows share their budget.
+      rows: how many rows it has.
+      stated: whether that number was stated beforehand; if not, a first run does not decide which rows
+        are the data set, because these may be a fold of it.
+    """
+
+    data: Any
+    also: tuple[Any, ...] = ()
+    rows: int | None = None
+    stated: bool = True
+
+
+@dataclass(frozen=True)
+class LedgerAccount:
+    """Whose budget pays for a run.
+
+    Attributes:
+      ledger: the open ledger.
+      dataset: the data set's public name in it.
+      fingerprint: the data's keyed digest; None where the data is not seen as a whole.
+      also: other fingerprints that the data set may be known by.
+      rows, stated: as in `Source`.
+    """
+
+    ledger: Ledger
+    dataset: str
+    fingerprint: str | None
+    also: tuple[str, ...] = ()
+    rows: int | None = None
+    stated: bool = True
+
+    @classmethod
+    def of(
+        cls, ledger: Ledger | str | Path | None, dataset: str | None, source: Source | None
+    ) -> LedgerAccount | None:
+        """The account that a user named, if any."""
+        if ledger is None:
+            if dataset is not None:
+                raise SordinoError(f"the data set {dataset!r} needs a ledger that keeps its budget")
+            return None
+        if dataset is None:
+            raise SordinoError("a ledger keeps a budget for each data set; name one with dataset=")
+        opened = ledger if isinstance(ledger, Ledger) else Ledger.open(ledger)
+        opened.dataset(dataset)  # an unknown name is found out before data is read
+        if source is None:
+            return cls(opened, dataset, None)
+        return cls(
+            opened,
+            dataset,
+            opened.fingerprint(source.data),
+            tuple(opened.fingerprint(part) for part in source.also),
+            source.rows,
+            source.stated,
+        )
+
+    def charge(self, plan: Chargeable, run: str, identity: Identity | None) -> None:
+        """Reserve and start; raises, and changes nothing, where the budget does not pay for it.
+
+        `identity` is everything that decides the release (`sordino._base.identity`): the run is free
+        only if it was paid for with an equal one. None: it is a run of its own, whatever its key.
+        """
+        self.ledger.reserve(
+            self.dataset,
+            plan,
+            run=run,
+            fingerprint=self.fingerprint,
+            also=self.also,
+            rows=self.rows,
+            pins=self.stated,
+            identity=identity,
+        )
+        self.ledger.start(run)
+
+    def close(self, run: str) -> None:
+        """The run has come to its end and its result is handed out."""
+        self.ledger.finish(run)
+        self.ledger.release(run)

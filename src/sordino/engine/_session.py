@@ -1,0 +1,336 @@
+"""A plan executed one step at a time, on batches that the caller brings.
+
+    session = sordino.Session(plan, loss, params)
+    for rows in session:                          # the rows that the plan wants next
+        session.step((X[rows], y[rows]))
+    result = session.result()
+
+For data that does not fit in memory, loaders of one's own, or training loops that do other things in
+between. The session holds the caller to the plan: no more steps than planned, each batch the one
+that is due. With fixed batches a loader of one's own may choose the batches of the first epoch; from
+then on they must repeat (`step(batch, rows=...)`), because the guarantee counts on it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from threading import RLock
+from typing import Any, NamedTuple, NoReturn, SupportsIndex
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sordino._base.errors import PlanMismatchError, SordinoError
+from sordino._base.keys import RunKey, run_key_of
+from sordino._base.keystore import KeyStore
+from sordino.engine._charging import LedgerAccount
+from sordino.engine._entry import as_parameters, as_records, row_count
+from sordino.engine._loop import (
+    Constants,
+    Program,
+    carry_of,
+    chunk_starts,
+    noise_block,
+    parameter_count,
+    start_states,
+    step_on,
+)
+from sordino.engine._run import StepTable, lattice_noise, make_stream, penalty_of
+from sordino.engine._train import Result
+from sordino.engine.ledger._ledger import Ledger
+from sordino.parts import FIXED, batch_indices, even_width, public_order
+from sordino.parts.mechanisms import gaussian_key
+from sordino.parts.schedules import AdaptiveBudget
+from sordino.planning import Plan
+from sordino.privacy import require_one_row
+
+# Noise rows are made for this many steps at a time; aligned, so that they never depend on the caller.
+_NOISE_STEPS = 16
+
+
+class Session:
+    """See the module. `loss`, `params`, `optimizer`, `regularizer`, keys and the statement
+    `one_row_per_person` are as in `train`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        loss: Any,
+        params: Any,
+        *,
+        optimizer: Any | None = None,
+        regularizer: Callable[[Any], jax.Array] | None = None,
+        microbatch_size: int | None = None,
+        run_key: RunKey | None = None,
+        insecure_seed: int | None = None,
+        ledger: Ledger | str | Path | None = None,
+        dataset: str | None = None,
+        one_row_per_person: bool = False,
+    ) -> None:
+        require_one_row(plan.guarantee.unit, stated=one_row_per_person)
+        if plan.schedule.kind == AdaptiveBudget.kind:
+            raise SordinoError(
+                f"{plan.recipe} decides by itself what to ask next; run it with sordino.train"
+            )
+        plan.verify()
+        self.plan = plan
+        self._loss, self._microbatch = loss, microbatch_size
+        self._key = run_key_of(run_key, insecure_seed)
+        self._update = plan.update.build(
+            plan.contribution, optimizer=optimizer, penalty=penalty_of(loss, regularizer)
+        )
+        self._schedule = StepTable.of(plan)
+        params = jax.tree.map(lambda leaf: np.array(leaf, copy=True), as_parameters(params))
+        self._size = parameter_count(params) * plan.contribution.channels
+        self._lattice_noise = lattice_noise(plan, self._size, self._key)
+        self._noise_state = plan.mechanism.start(self._size) if self._lattice_noise is None else ()
+        self._noise_key = gaussian_key(self._key, "gradient")
+        self._block: _NoiseBlock | None = None
+        self._starts = _aligned(plan.population.steps, plan.mechanism.boundaries)
+        self._program: Program | None = None
+        self._constants: Constants | None = None
+        self._states: Any = (params, None, None)
+        self._slot_of: NDArray[np.int64] | None = None
+        self._began = time.perf_counter()
+        self._done = 0
+        # An interrupt may come between a step and the release of its lock: its own thread is let in again.
+        self._stepping = RLock()
+        self._key.claim(store=None if run_key is None else KeyStore())
+        # The data is never seen as a whole here, so the ledger goes by the data set's name alone.
+        self._account = LedgerAccount.of(ledger, dataset, None)
+        if self._account is not None:
+            # Nor can a session know that it is another one again: that is never free.
+            self._account.charge(plan, self._key.identity, None)
+
+    @property
+    def steps(self) -> int:
+        return self.plan.population.steps
+
+    @property
+    def done(self) -> int:
+        """Steps taken so far."""
+        return self._done
+
+    @property
+    def params(self) -> Any:
+        """The current, private, parameters."""
+        return jax.tree.map(jnp.copy, self._states[0])
+
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        """The rows of each step that is left; call `step` with their data before going on."""
+        while self.done < self.steps:
+            before = self.done
+            yield self.next_rows()
+            if self.done != before + 1:
+                raise PlanMismatchError(
+                    f"step {before + 1} was asked for but not taken; call step() once for each batch"
+                )
+
+    def next_rows(self) -> NDArray[np.int64]:
+        """The rows of the step that is due, in the order of its batch."""
+        return self._due()[0]
+
+    def _due(self) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+        """The rows of the step that is due, their places in its batch, and its width: as in `train`.
+
+        The width of a secret batch is one that nearly all of them fit in: it tells nothing of its size.
+        """
+        self._check_not_finished()
+        population = self.plan.population
+        if population.sampling != FIXED:
+            indices, mask = batch_indices(population, self._key, self.done, 1)
+            places = np.flatnonzero(mask[0])
+            return indices[0][places].astype(np.int64), places, indices.shape[1]
+        order = None if population.is_full_batch else public_order(population)
+        begin = (self.done % population.steps_per_epoch) * population.batch_size
+        members = np.arange(begin, min(begin + population.batch_size, population.examples))
+        rows = members if order is None else order[members]
+        return rows, np.arange(len(rows)), even_width(population.batch_size)
+
+    def step(self, batch: Any, rows: ArrayLike | None = None) -> None:
+        """Take the step that is due with the data of its rows.
+
+        Args:
+          batch: a tuple of arrays with one row per example of the batch.
+          rows: which examples these are, where the batch is not that of `next_rows`: only under
+            fixed batches, and the same ones in every epoch.
+        """
+        with self._stepping:  # two threads would put one noise around two sums
+            self._step(batch, rows)
+
+    def _step(self, batch: Any, rows: ArrayLike | None) -> None:
+        self._check_not_finished()
+        batch = as_records(batch if isinstance(batch, tuple) else (batch,))
+        size = row_count(batch)
+        due, places, width = self._due()
+        if rows is None and size != len(due):
+            raise PlanMismatchError(
+                f"step {self.done + 1} has a batch of {len(due):,} rows, got {size:,}; use the "
+                "rows of next_rows(), or name yours with rows="
+            )
+        named = due if rows is None else np.asarray(rows, np.int64).ravel()
+        self._check_rows(named, size, due)
+        if self._program is None:
+            self._start(batch)
+        assert self._program is not None
+        assert self._constants is not None
+        if rows is not None and self.plan.population.sampling != FIXED:
+            # In an order of the caller's own: each row goes to its place all the same.
+            by_row = np.argsort(due)
+            places = places[by_row[np.searchsorted(due, named, sorter=by_row)]]
+        elif rows is not None:
+            places = np.arange(size)
+        padded = jax.tree.map(partial(_placed, places=places, width=width), batch)
+        mask = np.isin(np.arange(width), places).astype(np.float32)
+        inputs = jax.tree.map(lambda leaf: leaf[0], self._schedule.inputs(self.done, 1, None))
+        block = self._noise_block()
+        row = block.rows[self.done - block.first]
+        states = step_on(self._program, self._states, padded, mask, row, self._constants, inputs)
+        done = self.done + 1
+        noise_state = block.state_after if done == block.end else self._noise_state
+        # In one go, after success: a step that failed or was interrupted is taken again with the same
+        # noise on the same states, and never is one noise put around two sums.
+        vars(self).update(_states=states, _noise_state=noise_state, _done=done)
+
+    def result(self) -> Result:
+        """The finished run; refused before all planned steps are taken."""
+        if self.done < self.steps:
+            raise PlanMismatchError(
+                f"{self.done:,} of {self.steps:,} planned steps are taken; the released model is that "
+                "of the whole plan (stopping early is private too: then use .params)"
+            )
+        final = self._update.output(self._states[0], self._states[2])
+        if self._account is not None:
+            self._account.close(self._key.identity)
+        return Result(
+            params=jax.block_until_ready(jax.tree.map(jnp.copy, final)),
+            plan=self.plan,
+            guarantee=self.plan.guarantee,
+            seconds=time.perf_counter() - self._began,
+            insecure=self._key.insecure,
+            run=self._key.identity,
+        )
+
+    def _check_not_finished(self) -> None:
+        if self.done >= self.steps:
+            raise PlanMismatchError(
+                f"all {self.steps:,} planned steps are taken; one more would spend a budget that the "
+                "plan does not have: make a new plan"
+            )
+
+    def _check_rows(self, rows: NDArray[np.int64], size: int, due: NDArray[np.int64]) -> None:
+        """Hold a loader of the caller's own to the participation that the plan was made for."""
+        population = self.plan.population
+        if len(rows) != size:
+            raise SordinoError(f"{len(rows):,} rows are named but the batch has {size:,}")
+        if len(np.unique(rows)) != len(rows):
+            raise PlanMismatchError("a batch names one row twice; each adds one contribution")
+        if rows.size and not 0 <= rows.min() <= rows.max() < population.examples:
+            raise PlanMismatchError(f"rows must be between 0 and {population.examples - 1:,}")
+        if population.sampling != FIXED:
+            if not np.array_equal(np.sort(rows), np.sort(due)):
+                raise PlanMismatchError(
+                    f"{population.sampling} batches are drawn by the session; use the rows of next_rows()"
+                )
+            return
+        if size > population.batch_size:
+            raise PlanMismatchError(
+                f"the plan has batches of {population.batch_size:,}, got {size:,} rows"
+            )
+        if self._slot_of is None:
+            self._slot_of = np.full(population.examples, -1, np.int64)
+        slot = self.done % population.steps_per_epoch
+        known = self._slot_of[rows]
+        moved = (known >= 0) & (known != slot)
+        if moved.any():
+            row = int(rows[np.argmax(moved)])
+            raise PlanMismatchError(
+                f"row {row} was in batch {int(self._slot_of[row]) + 1} of the epoch and is now in "
+                f"batch {slot + 1}: the plan counts on the same batches in every epoch; plan with "
+                "sampling='reshuffled' for a loader that shuffles"
+            )
+        # Before the step, not after it: if it fails, these rows stay where they were promised to be.
+        self._slot_of[rows] = slot
+
+    def _start(self, batch: Any) -> None:
+        population = self.plan.population
+        params = self._states[0]
+        stream = make_stream(self.plan, self._loss, params, batch, self._microbatch)
+        program = Program(
+            stream=stream,
+            update=self._update,
+            sliced=False,
+            batch_size=population.batch_size,
+            channels=self.plan.contribution.channels,
+        )
+        constants = Constants(
+            steps=np.int32(self.steps),
+            batches=np.int32(population.steps_per_epoch),
+            chosen=np.int32(self._key.generator("output").integers(self.steps)),
+        )
+        states = (params, *start_states(program, params))
+        vars(self).update(_program=program, _constants=constants, _states=states)
+
+    def _noise_block(self) -> _NoiseBlock:
+        """The block of unit noise rows that the step that is due has its row in.
+
+        A function of the key, the noise state before the block and the block's place: making it again
+        changes nothing. The noise state goes on when the block's last step has been taken.
+        """
+        assert self._program is not None
+        place = int(np.searchsorted(self._starts, self.done, side="right")) - 1
+        first, end = self._starts[place], self._starts[place + 1]
+        if self._block is not None and self._block.first == first:
+            return self._block
+        if self._lattice_noise is not None:
+            block = _NoiseBlock(first, end, self._lattice_noise.rows(first, end - first), ())
+        else:
+            rows, after = noise_block(
+                self._program,
+                end - first,
+                carry_of(self._states, self._noise_state),
+                self.plan.mechanism,
+                self._noise_key,
+                np.int32(first),
+            )
+            block = _NoiseBlock(first, end, rows, after)
+        self._block = block
+        return block
+
+    def __copy__(self) -> NoReturn:
+        raise SordinoError(
+            "a session cannot be copied: two of them would put the same noise around other sums; make "
+            "a new one with a key of its own"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        self.__copy__()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        self.__copy__()
+
+
+class _NoiseBlock(NamedTuple):
+    """Unit noise rows of the steps from `first` to before `end`, and the noise state after them."""
+
+    first: int
+    end: int
+    rows: Any
+    state_after: Any
+
+
+def _aligned(steps: int, boundaries: tuple[int, ...]) -> list[int]:
+    return [*chunk_starts(steps, _NOISE_STEPS, boundaries), steps]
+
+
+def _placed(leaf: Any, places: NDArray[np.int64], width: int) -> Any:
+    """Rows at their places in a batch of `width`, zeros at all others."""
+    array = np.asarray(leaf)
+    padded = np.zeros((width, *array.shape[1:]), array.dtype)
+    padded[places] = array
+    return padded

@@ -1,0 +1,219 @@
+"""Run a plan: `train(plan, loss, params, data)`.
+
+    loss = lambda params, x, y: ...                       # the loss of ONE example
+    result = sordino.train(plan, loss, params, (X, y))    # any pytree of parameters
+    result.params, result.guarantee
+
+Everything is checked before the first record is used; then the plan's steps run, no more and no
+fewer, in compiled chunks. Callbacks and the history see private values and public metrics only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from sordino._base.errors import SordinoError
+from sordino._base.identity import Identity
+from sordino._base.keys import RunKey, run_key_of
+from sordino._base.keystore import KeyStore
+from sordino.engine._adaptive import AdaptiveRun
+from sordino.engine._charging import LedgerAccount, Source
+from sordino.engine._description import describe
+from sordino.engine._progress import progress_bar
+from sordino.engine._recovery import SECONDS, Recovery, forget
+from sordino.engine._run import TrainingRun
+from sordino.engine.ledger._ledger import Ledger
+from sordino.parts import LinearLoss
+from sordino.parts.contributions import Evaluator
+from sordino.parts.schedules import AdaptiveBudget
+from sordino.planning import Plan
+from sordino.privacy import INSECURE, Guarantee, require_one_row
+
+Metrics = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What callbacks see at a chunk's end: private parameters and public metrics."""
+
+    step: int
+    steps: int
+    params: Any
+    metrics: Metrics
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    Attributes:
+      params: the released parameters (the update's output: last iterate or average).
+      guarantee: what the release satisfies.
+      history: one dict per evaluation: "step", and the public metrics. Of an adaptive run that was
+        not evaluated: one per iteration, with its step size and the mu^2 spent.
+      insecure: True if the noise came from a seed; then there is no privacy against anyone who
+        knows or guesses it.
+      run: the public identity of the run, as in the ledger.
+      resumed_at: the step of the checkpoint that the run went on from, if it did.
+    """
+
+    params: Any
+    plan: Plan
+    guarantee: Guarantee
+    history: tuple[Mapping[str, float], ...] = ()
+    seconds: float = 0.0
+    insecure: bool = False
+    run: str = ""
+    resumed_at: int | None = None
+
+    def statement(self) -> str:
+        """The guarantee as a sentence, with a warning where it does not hold against everyone."""
+        sentence = self.guarantee.sentence()
+        return f"{sentence} {INSECURE}" if self.insecure and INSECURE not in sentence else sentence
+
+
+def train(
+    plan: Plan,
+    loss: Callable[..., jax.Array] | LinearLoss | Evaluator,
+    params: Any,
+    data: Any,
+    *,
+    optimizer: Any | None = None,
+    regularizer: Callable[[Any], jax.Array] | None = None,
+    microbatch_size: int | None = None,
+    run_key: RunKey | None = None,
+    insecure_seed: int | None = None,
+    evaluate: Callable[[Any], Metrics] | None = None,
+    callbacks: Sequence[Callable[[Snapshot], None]] = (),
+    progress: bool = False,
+    console: Any | None = None,
+    driver: str = "auto",
+    checkpoint: str | Path | None = None,
+    checkpoint_seconds: float = SECONDS,
+    ledger: Ledger | str | Path | None = None,
+    dataset: str | None = None,
+    identified_by: Any | None = None,
+    one_row_per_person: bool = False,
+) -> Result:
+    """Train privately, as planned.
+
+    Args:
+      plan: what to do; see `sordino.plan`.
+      loss: ``loss(params, *example) -> scalar`` for one example, or a `LinearLoss` (closed form,
+        for data ``(X, y)`` and one weight array), or a `Evaluator` of your own.
+      params: initial parameters, any pytree of float arrays; must not come from the private data.
+      data: a tuple of arrays (or pytrees) with one row per example.
+      optimizer: an optax optimizer to use instead of the plan's update settings.
+      regularizer: a data-free function of the parameters; its gradient is added after the noise.
+      microbatch_size: at most this many per-example gradients in memory at a time.
+      run_key: the secret behind the noise; by default fresh from the operating system.
+      insecure_seed: for tests and demonstrations only: reproducible noise, no privacy against
+        anyone who knows the seed.
+      evaluate: a function of the private parameters, on PUBLIC data, called about 20 times.
+      callbacks: called with a `Snapshot` at the same times.
+      progress: show a progress bar.
+      driver: "scan" compiles whole chunks of steps, "steps" one step that the host calls; "auto"
+        takes the second for models with convolutions, which a scan slows down on CPUs.
+      checkpoint: a file to keep what is released in, so that the same call goes on from it after a
+        crash, bit for bit. The run's key is kept in the user's data folder (or give `run_key`).
+      checkpoint_seconds: least time between two checkpoints.
+      ledger, dataset: the ledger (or its file) that keeps the data set's budget, and the data set's
+        name in it. The plan is charged before the first step, and refused if it does not fit.
+      identified_by: what the ledger knows the data set by, where `data` was made from it: the data, or
+        a `sordino.engine._charging.Source` that says more about it.
+      one_row_per_person: your statement that every user (or client) has one row of the data; a plan
+        with unit "user" or "client" is refused without it.
+    """
+    plan.verify()
+    require_one_row(plan.guarantee.unit, stated=one_row_per_person)
+    source = data if identified_by is None else identified_by
+    if not isinstance(source, Source):
+        source = Source(source, rows=plan.population.examples)
+    account = LedgerAccount.of(ledger, dataset, source)
+    recovery = None
+    if checkpoint is not None:
+        recovery = Recovery.at(
+            checkpoint, run_key=run_key, insecure_seed=insecure_seed, seconds=checkpoint_seconds
+        )
+    key = run_key_of(run_key, insecure_seed) if recovery is None else recovery.key
+    watched = evaluate is not None or bool(callbacks)
+    began = time.perf_counter()
+    start = AdaptiveRun if plan.schedule.kind == AdaptiveBudget.kind else TrainingRun
+    run = start(
+        plan,
+        loss,
+        params,
+        data,
+        key=key,
+        optimizer=optimizer,
+        regularizer=regularizer,
+        microbatch_size=microbatch_size,
+        watched=watched,
+        checkpointed=recovery is not None,
+        driver=driver,
+    )
+    history: list[Mapping[str, float]] = []
+    # A fresh key that is not kept never comes again, and neither does its run.
+    identity: Identity | None = None
+    if recovery is not None or run_key is not None or (account is not None and key.insecure):
+        identity = describe(run, plan.hash, params, data, key)
+    if recovery is not None and identity is not None:
+        recovery.check(identity)
+    key.claim(identity, store=None if run_key is None else KeyStore())
+    if recovery is not None and identity is not None:
+        past = recovery.begin(run, identity)
+        if watched:
+            history += past
+        else:
+            run.trace = past
+    if account is not None:
+        try:
+            account.charge(plan, key.identity, identity)
+        except SordinoError:
+            if recovery is not None and recovery.found is None:
+                forget(recovery.path)  # nothing was run: leave nothing behind
+            raise
+    with progress_bar(run.steps, show=progress, console=console) as advance:
+        if run.done:
+            advance(run.done, "")
+        while not run.finished:
+            done = run.advance()
+            metrics: Metrics = {}
+            if watched:
+                # A copy: the next chunk takes the buffers over, and watchers may keep theirs.
+                current = jax.tree.map(jnp.copy, run.output())
+                if evaluate is not None:
+                    metrics = {name: float(value) for name, value in evaluate(current).items()}
+                    history.append({"step": done, **metrics})
+                for callback in callbacks:
+                    callback(Snapshot(done, run.steps, current, metrics))
+            if recovery is not None:
+                recovery.keep(run, tuple(history) or run.trace)
+            if progress:
+                jax.block_until_ready(run.output())
+                advance(done, _headline(metrics))
+    final = jax.block_until_ready(run.output())
+    if account is not None:
+        account.close(key.identity)
+    return Result(
+        params=final,
+        plan=plan,
+        guarantee=plan.guarantee,
+        history=tuple(history) or run.trace,
+        seconds=time.perf_counter() - began,
+        insecure=key.insecure,
+        run=key.identity,
+        resumed_at=None if recovery is None or recovery.found is None else recovery.found.step,
+    )
+
+
+def _headline(metrics: Metrics) -> str:
+    """The first metric, for the end of a progress bar."""
+    return next((f"{name} {value:.4g}" for name, value in metrics.items()), "")

@@ -1,0 +1,311 @@
+"""The training loop of a plan on public rows, as a function of the noise multipliers.
+
+There may be more or fewer public rows than the plan has examples. The plan's loop runs on them with its
+clip, steps, learning rates and update; full batches stay full, other batches keep their size (up to the
+number of rows). The noise is scaled with the divisor, for full batches by ``n_public / n``, so that the
+noise on the *mean* gradient is the plan's. Everything is stated per the plan's own sigma. How far the
+public rows are from the private ones is for the user to know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino._base.errors import SordinoError
+from sordino._base.keys import RunKey
+from sordino.engine._entry import as_records
+from sordino.engine._loop import Constants, Program, StepInputs, parameter_count, scan_steps
+from sordino.engine._run import StepTable as StepNumbers
+from sordino.engine._run import TrainingRun, load_data
+from sordino.parts import LinearLoss, Population, batch_indices
+from sordino.parts.contributions import Evaluator, LinearEvaluator, VmapEvaluator
+from sordino.parts.mechanisms import Independent, gaussian_key, standard_normal_rows, threefry_keys
+from sordino.parts.schedules import AdaptiveBudget, PublicData
+from sordino.planning import Plan
+
+Array = NDArray[np.float64]
+Objective = Callable[[Any], jax.Array]
+# Numbers that the simulated runs may hold at a time (256 MB).
+MEMORY = 1 << 26
+
+
+def noise_multipliers(plan: Plan) -> Array:
+    """``sigma_t`` (T,): the noise of each step in units of the bound of its contributions."""
+    if plan.noise == 0 or isinstance(plan.schedule, AdaptiveBudget):
+        raise SordinoError(f"{plan.recipe} has no planned noise whose budget could be moved")
+    if not isinstance(plan.mechanism, Independent):
+        raise SordinoError(
+            "influence is defined for independent noise, whose budget can be moved between steps; "
+            f"this plan has {plan.mechanism.describe()}"
+        )
+    steps = plan.population.steps
+    relative = plan.schedule.relative_noise(steps)
+    return plan.noise * (np.ones(steps) if relative is None else np.asarray(relative, np.float64))
+
+
+def proxy_population(population: Population, rows: int) -> Population:
+    """The population of the same run on `rows` public rows: full batches full, others in size."""
+    everyone = population.batch_size == population.examples
+    first = population.first_batch
+    return replace(
+        population,
+        examples=rows,
+        batch_size=rows if everyone else min(population.batch_size, rows),
+        first_batch=None if first is None else min(first, rows),
+    )
+
+
+@dataclass(frozen=True)
+class MeanLoss:
+    """``mean_i loss(params, *row_i)``."""
+
+    loss: Callable[..., jax.Array] | LinearLoss
+
+    def __call__(self, params: Any, rows: tuple[Any, ...]) -> jax.Array:
+        if isinstance(self.loss, LinearLoss):
+            X, y = rows
+            return jnp.mean(self.loss.value(self.loss.logits(params, X), y))
+        return jnp.mean(jax.vmap(self.loss, (None, *[0] * len(rows)))(params, *rows))
+
+    @classmethod
+    def of(cls, loss: Any) -> MeanLoss:
+        """The mean of what the engine takes as a loss."""
+        if isinstance(loss, VmapEvaluator | LinearEvaluator):
+            return cls(loss.loss)
+        if isinstance(loss, Evaluator):
+            raise SordinoError(
+                f"{type(loss).__name__} does not say what its loss is; give an objective(params)"
+            )
+        return cls(loss)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """An objective of the parameters alone."""
+
+    objective: Objective
+
+    def __call__(self, params: Any, rows: tuple[Any, ...]) -> jax.Array:
+        return self.objective(params)
+
+
+class Draw(NamedTuple):
+    """What differs between simulated runs (leading axis: runs)."""
+
+    key: Any
+    chosen: Any
+    picked: tuple[Any, Any] | None
+
+
+class _Shared(NamedTuple):
+    """The arrays that simulated runs share."""
+
+    states: tuple[Any, Any, Any]
+    data: Any
+    valid: Any
+    rows: tuple[Any, ...]
+    inputs: StepInputs  # with the noise's standard deviation at sigma = 1
+    batches: Any
+
+
+@dataclass(frozen=True)
+class _Static:
+    """What is compiled into the simulation. `segment`: see `_final_value`."""
+
+    program: Program
+    objective: MeanLoss | _Given
+    segment: int
+
+
+@dataclass(frozen=True, eq=False)
+class Proxy:
+    """A plan's training loop on public rows, ready to be run many times.
+
+    Attributes:
+      sigma: the plan's noise multipliers (T,).
+      at_once: how many runs fit into the memory together.
+    """
+
+    sigma: Array
+    people: Population
+    static: _Static
+    shared: _Shared
+    at_once: int
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        loss: Any,
+        params: Any,
+        public: PublicData,
+        *,
+        objective: Objective | None = None,
+        optimizer: Any | None = None,
+        regularizer: Objective | None = None,
+        microbatch_size: int | None = None,
+    ) -> Proxy:
+        sigma = noise_multipliers(plan)
+        judge = MeanLoss.of(loss) if objective is None else _Given(objective)
+        population = proxy_population(plan.population, len(public))
+        # Rounding to a lattice has no derivative, and what is estimated does not depend on it.
+        proxy = replace(plan, population=population, lattice=None)
+        key = RunKey.from_insecure_seed(0)
+        # A run that never starts: it checks everything and builds the program and the first states.
+        run = TrainingRun(
+            proxy,
+            loss,
+            params,
+            public.arrays,
+            key=key,
+            optimizer=optimizer,
+            regularizer=regularizer,
+            microbatch_size=microbatch_size,
+        )
+        program = run.program
+        first = run.released()
+        states = (first.params, first.memory, first.update_state)
+        rows = as_records(public.arrays)
+        data, valid = load_data(program, population, rows)
+        steps, numbers = population.steps, StepNumbers.of(proxy)
+        scale = numbers.divisors / StepNumbers.of(plan).divisors
+        unit = np.float32(plan.contribution.bounds(steps).T * scale[:, None])
+        common = None
+        if not (program.sliced or population.is_secret):
+            common = batch_indices(population, key, 0, steps)
+        inputs = replace(numbers, noise_stds=unit).inputs(0, steps, common)
+        # What a run holds: the states between steps, and the work of one step there and back.
+        state = parameter_count(states)
+        work = 8 * _work(program, first.params)
+        if population.is_secret:
+            work += 2 * steps * population.batch_size
+        segment = steps if 2 * steps * state + work <= MEMORY else math.isqrt(steps)
+        kept = state * (2 * segment + (-(-steps // segment)))
+        return cls(
+            sigma=sigma,
+            people=population,
+            static=_Static(program, judge, segment),
+            shared=_Shared(states, data, valid, rows, inputs, np.int32(population.steps_per_epoch)),
+            at_once=max(1, MEMORY // (kept + work)),
+        )
+
+    def draws(self, seed: int, runs: int) -> list[Draw]:
+        """Noise keys and batches of `runs` runs, in equal groups (the last one repeats some)."""
+        groups = -(-runs // self.at_once)
+        size = -(-runs // groups)
+        return [
+            self._draw([proxy_key(seed, i % runs) for i in range(first, first + size)])
+            for first in range(0, groups * size, size)
+        ]
+
+    def _draw(self, keys: list[RunKey]) -> Draw:
+        steps, picked = self.people.steps, None
+        if self.people.is_secret:
+            picked = _joined(np.stack, [_secret_batches(self.people, key) for key in keys])
+        # Stacked on the host: a device stack of a thousand keys takes seconds to compile.
+        words: Any = np.stack([jax.random.key_data(gaussian_key(key, "gradient")) for key in keys])
+        return Draw(
+            key=threefry_keys(words),
+            chosen=np.array([key.generator("output").integers(steps) for key in keys], np.int32),
+            picked=picked,
+        )
+
+    def values(self, sigma: Array, draw: Draw) -> Array:
+        """The final objective of each run (runs,), with these noise multipliers."""
+        return np.asarray(_values(self.static, self.shared, np.float32(sigma), draw), np.float64)
+
+    def values_and_slopes(self, sigma: Array, draw: Draw) -> tuple[Array, Array]:
+        """The same, and the derivatives by the noise multipliers (runs, T)."""
+        values, slopes = _values_and_slopes(self.static, self.shared, np.float32(sigma), draw)
+        return np.asarray(values, np.float64), np.asarray(slopes, np.float64)
+
+
+def proxy_key(seed: int, index: int) -> RunKey:
+    """The key of one simulated run: made from a seed, so never that of a private one."""
+    return RunKey(RunKey.from_insecure_seed(seed).derive(f"influence/{index}"), insecure=True)
+
+
+def _final_value(static: _Static, shared: _Shared, sigma: jax.Array, draw: Draw) -> jax.Array:
+    """The objective after one run of the real loop.
+
+    On the way back, steps are computed again from the states between them. Where even those are too
+    many, only the states between segments of steps are kept, and each segment is run again first.
+    """
+    program, inputs = static.program, shared.inputs
+    steps = inputs.step.shape[0]
+    constants = Constants(np.int32(steps), shared.batches, draw.chosen)
+    inputs = inputs._replace(
+        noise_std=inputs.noise_std * sigma[:, None],
+        picked=inputs.picked if draw.picked is None else draw.picked,
+    )
+    size = parameter_count(shared.states[0]) * program.channels
+
+    @jax.checkpoint
+    def step(states: Any, now: tuple[jax.Array, StepInputs]) -> tuple[Any, None]:
+        noise, alone = jax.tree.map(lambda leaf: leaf[None], now)
+        args = (program, states, shared.data, shared.valid, noise, constants, alone)
+        return scan_steps(*args), None
+
+    def several(states: Any, some: StepInputs) -> tuple[Any, None]:
+        noise = standard_normal_rows(draw.key, some.step[0], some.step.shape[0], size)
+        return jax.lax.scan(step, states, (noise, some))
+
+    states = jax.tree.map(jnp.asarray, shared.states)
+    whole = steps // static.segment
+    end = whole * static.segment
+    if whole > 1:
+        parts = jax.tree.map(lambda x: x[:end].reshape(whole, -1, *x.shape[1:]), inputs)
+        states, _ = jax.lax.scan(jax.checkpoint(several), states, parts)
+        inputs = jax.tree.map(lambda x: x[end:], inputs)
+    if whole == 1 or end < steps:
+        states, _ = several(states, inputs)
+    params, _, update_state = states
+    return static.objective(program.update.output(params, update_state), shared.rows)
+
+
+@partial(jax.jit, static_argnames=("static",))
+def _values(static: _Static, shared: _Shared, sigma: jax.Array, draw: Draw) -> jax.Array:
+    return jax.vmap(partial(_final_value, static, shared), (None, 0))(sigma, draw)
+
+
+@partial(jax.jit, static_argnames=("static",))
+def _values_and_slopes(
+    static: _Static, shared: _Shared, sigma: jax.Array, draw: Draw
+) -> tuple[jax.Array, jax.Array]:
+    one = jax.value_and_grad(partial(_final_value, static, shared))
+    return jax.vmap(one, (None, 0))(sigma, draw)
+
+
+def _work(program: Program, params: Any) -> int:
+    """About how many numbers one step holds for its batch."""
+    stream, rows = program.stream, program.batch_size
+    if isinstance(stream, VmapEvaluator):
+        return min(rows, stream.microbatch or rows) * parameter_count(params)
+    return rows * (1 if np.ndim(params) < 2 else len(params))
+
+
+def _secret_batches(people: Population, key: RunKey) -> tuple[Any, Any]:
+    """Indices and masks of all steps; a first batch of another size comes on its own."""
+    if people.first_batch is None or people.steps == 1:
+        return batch_indices(people, key, 0, people.steps)
+    first = batch_indices(people, key, 0, 1)
+    return _joined(np.concatenate, [first, batch_indices(people, key, 1, people.steps - 1)])
+
+
+def _joined(join: Callable[..., Any], parts: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Indices and masks, padded to one width and joined."""
+    width = max(mask.shape[1] for _, mask in parts)
+
+    def wide(rows: NDArray[Any]) -> NDArray[Any]:
+        return np.pad(rows, ((0, 0), (0, width - rows.shape[1])))
+
+    return join([wide(indices) for indices, _ in parts]), join([wide(mask) for _, mask in parts])

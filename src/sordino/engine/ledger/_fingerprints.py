@@ -1,0 +1,80 @@
+"""A keyed digest of data: tells data sets apart and says nothing about them without the key."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino._base.errors import SordinoError
+
+_BLOCK = 1 << 22
+_SIZE = 16
+
+
+def data_fingerprint(data: Any, key: bytes) -> str:
+    """Digest of types, shapes and values of arrays, tables, and tuples or dicts of them.
+
+    Reads in blocks of 4 MB, so arrays on disk stay on disk. The same values in another order or of
+    another type are other data.
+    """
+    # The hash that processors have instructions for: twice as fast as any other here.
+    total = hmac.new(key, b"sordino-data", "sha256")
+    for piece in _pieces(data):
+        total.update(len(piece).to_bytes(8, "big"))
+        total.update(piece)
+    return total.hexdigest()[: 2 * _SIZE]
+
+
+def _pieces(data: Any) -> Iterator[bytes | memoryview]:
+    if isinstance(data, Mapping):
+        yield b"map %d" % len(data)
+        for name in data:
+            yield repr(name).encode()
+            yield from _pieces(data[name])
+    elif isinstance(data, (tuple, list)) and any(np.ndim(part) for part in data):
+        yield b"list %d" % len(data)
+        for part in data:
+            yield from _pieces(part)
+    elif hasattr(data, "columns") and hasattr(data, "items"):  # a pandas table
+        yield b"table %d" % len(data.columns)
+        for name, column in data.items():
+            yield repr(name).encode()
+            yield from _array(column.to_numpy())
+    elif hasattr(data, "tocsr"):  # a scipy matrix
+        matrix = data.tocsr()
+        matrix.sum_duplicates()
+        yield b"sparse %d %d" % matrix.shape
+        for part in (matrix.indptr, matrix.indices, matrix.data):
+            yield from _array(part)
+    else:
+        yield from _array(np.asarray(data))
+
+
+def _array(array: NDArray[Any]) -> Iterator[bytes | memoryview]:
+    yield f"array {array.dtype.str} {array.shape}".encode()
+    if array.dtype.kind in "OT":
+        for value in array.ravel():
+            yield _value(value)
+        return
+    if array.dtype.kind in "mM":
+        array = array.view(np.int64)
+    if array.ndim == 0:
+        array = array[None]
+    rows = max(1, _BLOCK // max(1, array[:1].nbytes))
+    for first in range(0, len(array), rows):
+        block = np.ascontiguousarray(array[first : first + rows])
+        yield block.view(np.uint8).reshape(-1).data if block.nbytes else b""
+
+
+def _value(value: Any) -> bytes:
+    if isinstance(value, (str, bytes, bool, int, float, type(None), np.generic)):
+        return f"{type(value).__name__} {value!r}".encode("utf-8", "surrogatepass")
+    if type(value).__module__.startswith("pandas"):  # NA, NaT and time stamps
+        return f"{type(value).__name__} {value!r}".encode()
+    raise SordinoError(
+        f"data of type {type(value).__name__!r} has no fingerprint; use arrays of numbers or text"
+    )

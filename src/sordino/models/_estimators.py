@@ -1,0 +1,365 @@
+"""scikit-learn estimators: private linear models in one line.
+
+    model = PrivateClassifier(
+        epsilon=1.0, delta=1e-6, classes=[0, 1], feature_bounds=(0, 1), examples=len(X)
+    ).fit(X, y)
+    print(model.guarantee_); model.predict(X_new)
+
+The guarantee covers what the noise protects. Everything else a fit uses must be public: what is not
+declared and has to be taken from the data is named in one `PrivacyWarning`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Self
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin, RegressorMixin
+
+from sordino._base.errors import SordinoError
+from sordino._base.keys import RunKey
+from sordino.models._checks import NO_LABELS, checked_labels, checked_targets, discreetly, is_text
+from sordino.models._features import parse_bounds
+from sordino.models._linear import Inspected, PrivateLinear
+from sordino.parts import LeastSquares, LinearLoss, Logistic, Softmax
+
+
+class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
+    """Private logistic regression (binary) or softmax regression (three or more classes).
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The budget. Without `delta`, a tenth of 1 over the number of rows is used.
+    method : str
+        A recipe, see `sordino.planning.recipes.RECIPES`, or "auto".
+    adjacency, unit : str
+        What the guarantee protects against ("zero-out", "add-remove", "replace-one") and whose data
+        it protects: "example" (one row), or "user" or "client" with `one_row_per_person`.
+    one_row_per_person : bool
+        Your statement that every user (or client) has one row. Without it the units "user" and
+        "client" are refused; ``fit(X, y, groups=ids)`` checks it.
+    classes : list, optional
+        All possible labels, from public knowledge. Otherwise they are taken from y, with a warning.
+    feature_bounds : (low, high), array of shape (2, n_features), or dict by column name, optional
+        Public bounds. Values are clipped to them and mapped to [-1, 1]. Without them nothing about
+        the features' scale is known, and each row is divided by its own norm.
+    categories : dict, optional
+        For DataFrames: column name -> all possible values. Those of other columns of text or of a
+        category type are taken from X, with a warning: a type declares nothing.
+    examples : int, optional
+        The number of rows, where it is public; X must have as many. Otherwise a warning says that
+        it was used.
+    epochs, batch_size, clip, learning_rate, momentum : optional
+        By default functions of public quantities, see `sordino.models._defaults`.
+    fit_intercept : bool
+        Whether to add a constant to each row.
+    random_state : int or RandomState, optional
+        INSECURE: noise from a seed. Reproducible, for tests and demonstrations; there is no privacy
+        against anyone who knows or guesses the seed, and `result_.insecure` says so.
+    run_key : RunKey, optional
+        The secret behind the noise, for one run on one data set; by default fresh from the
+        operating system. Never fit other data with the same key: the noise would cancel. A pickle
+        leaves it out: fits in other processes have keys of their own.
+    noise : str
+        "gaussian", or "discrete": integers on a lattice from a cryptographic generator, immune to
+        attacks on floating point, slower.
+    checkpoint : path, optional
+        A file that a run killed at any instant goes on from, bit for bit, when `fit` is called again
+        with the same data and settings.
+    ledger, dataset : path or Ledger, and str, optional
+        The ledger that keeps the data set's budget, and the data set's name in it: `fit` is charged
+        before it starts, and refused where the budget does not pay for it. The first run on a data
+        set needs `examples` too, and no fit of a cross-validation is charged: use `PrivateSearch`.
+    verbose : int
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    coef_ : (1, features) or (classes, features);  intercept_ : (1,) or (classes,)
+        Weights of the features mapped to [-1, 1] (or of rows divided by their norms, where there
+        are no bounds). Rows longer than `sordino.models._rows` expects are shortened first.
+    classes_, n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+    guarantee_, plan_, history_, result_
+        What this fit satisfies, the plan it followed, its public history, and the engine's result.
+        Other fits on the same rows are not in it: a ledger, or `PrivateSearch`, counts several.
+    schema_ : Schema or None
+        How a DataFrame's columns are encoded.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        *,
+        method: str = "auto",
+        adjacency: str | None = None,
+        unit: str = "example",
+        one_row_per_person: bool = False,
+        classes: Any = None,
+        feature_bounds: Any = None,
+        categories: Any = None,
+        examples: int | None = None,
+        epochs: float | None = None,
+        batch_size: int | None = None,
+        clip: float | None = None,
+        learning_rate: float | None = None,
+        momentum: float | None = None,
+        fit_intercept: bool = True,
+        random_state: Any = None,
+        run_key: RunKey | None = None,
+        noise: str = "gaussian",
+        checkpoint: str | None = None,
+        ledger: Any = None,
+        dataset: str | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.method = method
+        self.adjacency = adjacency
+        self.unit = unit
+        self.one_row_per_person = one_row_per_person
+        self.classes = classes
+        self.feature_bounds = feature_bounds
+        self.categories = categories
+        self.examples = examples
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.clip = clip
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.fit_intercept = fit_intercept
+        self.random_state = random_state
+        self.run_key = run_key
+        self.noise = noise
+        self.checkpoint = checkpoint
+        self.ledger = ledger
+        self.dataset = dataset
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: ArrayLike, *, public: Any = None, groups: Any = None) -> Self:
+        """Train on X (rows, features) and labels y (rows,).
+
+        `public`, a pair (X, y) of PUBLIC data, is what the model is evaluated on about twenty times
+        while it trains; `history_` then holds the curve. `groups`, an id of the person for each row,
+        is checked where `one_row_per_person` is stated, and used for nothing else.
+        """
+        data = self._inspect(X, y, groups)
+        evaluate = None
+        if public is not None:
+            rows, public_y = self._public_rows(public, data.prepare)
+            known = _checked_labels(data.values, checked_labels(public_y))
+            truth = np.searchsorted(data.values, known).astype(np.int32)
+            evaluate = partial(_classification_metrics, data.loss, rows, truth)
+        self._train(data, evaluate)
+        self.classes_ = data.values
+        return self
+
+    def _inspect(self, X: Any, y: Any, groups: Any = None) -> Inspected:
+        X, prepare, undeclared = self._describe(X, y, groups)
+        labels = checked_labels(y)
+        if self.classes is None:
+            undeclared.append("the list of classes (classes=[...])")
+        classes = checked_classes(self.classes, labels)
+        codes = np.searchsorted(classes, labels).astype(np.int32)
+        loss = Logistic() if len(classes) == 2 else Softmax(len(classes))
+        return Inspected(X, codes, loss, prepare, undeclared, labels, classes)
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Logits: (rows,) for two classes, else (rows, classes)."""
+        logits = self._decision(X)
+        return logits[:, 0] if len(self.classes_) == 2 else logits
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Class probabilities (rows, classes)."""
+        logits = self._decision(X)
+        if len(self.classes_) == 2:
+            positive = expit(logits[:, 0])
+            return np.column_stack([1 - positive, positive])
+        return np.asarray(softmax(logits, axis=1))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most likely class of each row."""
+        logits = self._decision(X)
+        binary = len(self.classes_) == 2
+        chosen = (logits[:, 0] > 0).astype(int) if binary else np.argmax(logits, axis=1)
+        return np.asarray(self.classes_[chosen])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        # A few dozen rows at epsilon 1 teach nothing: that is what privacy means.
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+def checked_classes(declared: Any, labels: NDArray[Any]) -> NDArray[Any]:
+    """The sorted classes; labels outside of them are refused without being shown."""
+    result = discreetly(lambda: np.unique(labels), "y", NO_LABELS)
+    if declared is None:
+        if len(result) < 2:
+            raise SordinoError(
+                "a classifier needs at least two classes, but y has one class only; give "
+                "classes=[...] if others are possible"
+            )
+        return result
+    known = _declared(declared)
+    if is_text(known) != is_text(result):
+        raise SordinoError(
+            "y and classes are of different types, text and numbers; declare classes in the type of y"
+        )
+    _checked_labels(known, result)
+    return known
+
+
+def _declared(classes: Any) -> NDArray[Any]:
+    """The declared classes, sorted."""
+    try:
+        known = np.unique(np.asarray(classes))
+    except (TypeError, ValueError):  # of types that have no order
+        known = np.zeros(0)
+    if np.ndim(known) != 1 or np.shape(classes) != known.shape or len(known) < 2:
+        raise SordinoError("classes must be a list of at least two different labels")
+    return known
+
+
+def _checked_labels(classes: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
+    """`labels`, if all of them are classes."""
+    if not np.isin(np.unique(labels), classes).all():
+        raise SordinoError(
+            "y has labels that are not in classes; declare all that are possible, or remove those rows"
+        )
+    return labels
+
+
+def _classification_metrics(
+    loss: LinearLoss, rows: NDArray[Any], truth: NDArray[Any], params: Any
+) -> dict[str, float]:
+    logits = rows @ np.asarray(params).T
+    chosen = logits > 0 if logits.ndim == 1 else np.argmax(logits, axis=1)
+    return {
+        "accuracy": float(np.mean(chosen == truth)),
+        "log loss": float(np.mean(np.asarray(loss.value(jnp.asarray(logits), jnp.asarray(truth))))),
+    }
+
+
+def _regression_metrics(
+    rows: NDArray[Any], truth: NDArray[Any], middle: float, half: float, params: Any
+) -> dict[str, float]:
+    predicted = middle + half * np.clip(rows @ np.asarray(params), -1.0, 1.0)
+    return {"root mean squared error": float(np.sqrt(np.mean((predicted - truth) ** 2)))}
+
+
+def _middle_and_half(low: float, high: float) -> tuple[float, float]:
+    """The middle of an interval and half its length; the sum of its ends may be too large."""
+    return low / 2 + high / 2, high / 2 - low / 2
+
+
+class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
+    """Private linear regression (least squares).
+
+    Parameters are those of `PrivateClassifier`, except for `classes`, and:
+
+    target_bounds : (low, high), optional
+        The public range of y. Values are clipped to it and mapped to [-1, 1], and predictions
+        stay in it. Otherwise the smallest and largest y are used, with a warning.
+
+    Attributes are those of `PrivateClassifier` without `classes_`; `coef_` (features,) and
+    `intercept_` (a number) predict y mapped to [-1, 1], and `target_bounds_` maps it back.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        *,
+        method: str = "auto",
+        adjacency: str | None = None,
+        unit: str = "example",
+        one_row_per_person: bool = False,
+        feature_bounds: Any = None,
+        categories: Any = None,
+        target_bounds: Any = None,
+        examples: int | None = None,
+        epochs: float | None = None,
+        batch_size: int | None = None,
+        clip: float | None = None,
+        learning_rate: float | None = None,
+        momentum: float | None = None,
+        fit_intercept: bool = True,
+        random_state: Any = None,
+        run_key: RunKey | None = None,
+        noise: str = "gaussian",
+        checkpoint: str | None = None,
+        ledger: Any = None,
+        dataset: str | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.method = method
+        self.adjacency = adjacency
+        self.unit = unit
+        self.one_row_per_person = one_row_per_person
+        self.feature_bounds = feature_bounds
+        self.categories = categories
+        self.target_bounds = target_bounds
+        self.examples = examples
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.clip = clip
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.fit_intercept = fit_intercept
+        self.random_state = random_state
+        self.run_key = run_key
+        self.noise = noise
+        self.checkpoint = checkpoint
+        self.ledger = ledger
+        self.dataset = dataset
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: ArrayLike, *, public: Any = None, groups: Any = None) -> Self:
+        """Train on X (rows, features) and targets y (rows,); the rest as in `PrivateClassifier`."""
+        data = self._inspect(X, y, groups)
+        low, high = data.values
+        evaluate = None
+        if public is not None:
+            rows, public_y = self._public_rows(public, data.prepare)
+            truth = checked_targets(public_y)
+            evaluate = partial(_regression_metrics, rows, truth, *_middle_and_half(low, high))
+        self._train(data, evaluate)
+        self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
+        self.target_bounds_ = (low, high)
+        return self
+
+    def _inspect(self, X: Any, y: Any, groups: Any = None) -> Inspected:
+        X, prepare, undeclared = self._describe(X, y, groups)
+        targets = checked_targets(y)
+        if self.target_bounds is None:
+            undeclared.append("the smallest and largest y (target_bounds=(low, high))")
+            low, high = float(targets.min()), float(targets.max())
+            if low == high:
+                low, high = low - 1.0, high + 1.0
+        else:
+            low, high = parse_bounds("target_bounds", self.target_bounds)
+        middle, half = _middle_and_half(low, high)
+        with np.errstate(all="ignore"):
+            scaled = ((np.clip(targets, low, high) - middle) / half).astype(np.float32)
+        return Inspected(X, scaled, LeastSquares(), prepare, undeclared, targets, (low, high))
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Targets (rows,), inside `target_bounds_`."""
+        scaled = np.clip(self._decision(X)[:, 0], -1.0, 1.0)
+        low, high = self.target_bounds_
+        return np.asarray(low + (high - low) * (scaled + 1) / 2)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        return tags

@@ -1,0 +1,94 @@
+"""Fits on the same rows in one process, which no single guarantee covers.
+
+Every fit is a release of its own. Cross-validation and grid search make many, and each fitted model
+states the guarantee of its own fit. Without a ledger nothing adds them up; a process can notice that
+rows come again, and say so. It keeps a few hundred keyed hashes of the rows of each fit, in memory.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino._base.errors import PrivacyWarning
+from sordino.models._rows import blocks
+
+AGAIN = (
+    "rows like these were fitted before in this process, without a ledger: each guarantee_ is of one "
+    "fit alone, and what the fits reveal together is not accounted for; use PrivateSearch to choose "
+    "settings within one budget, or ledger= and dataset= to keep one budget for all fits"
+)
+# The smallest hashes of so many rows stand for all: two sets that share a twentieth share some.
+_SKETCH = 256
+_SHARED = 20
+_MOST = 1 << 16
+_KEY = secrets.randbits(128)
+_LOCK = threading.Lock()
+# Hashes of rows that were fitted, and whether that they came again has been said.
+_SEEN: OrderedDict[int, bool] = OrderedDict()
+_TOGETHER: ContextVar[list[bool] | None] = ContextVar("sordino_fits_together", default=None)
+
+
+@contextmanager
+def one_release(*, noted: bool = False) -> Iterator[None]:
+    """Fits inside count as one, and how many there are stays unsaid: a search pays for them together.
+
+    With `noted` they count as none, because the search noted its rows itself or a ledger counts it.
+    """
+    token = _TOGETHER.set([True] if noted else [])
+    try:
+        yield
+    finally:
+        _TOGETHER.reset(token)
+
+
+def note_fit(rows: NDArray[np.float32], *, stacklevel: int = 2) -> None:
+    """Remember a fit that no ledger counts; warn, once, where most likely its rows came before."""
+    together = _TOGETHER.get()
+    if together is not None:
+        if together:
+            return
+        together.append(True)
+    own = _sketch(rows)
+    with _LOCK:
+        known = [row for row in own if row in _SEEN]
+        again = bool(own) and len(known) >= max(1, len(own) // _SHARED)
+        said = again and any(_SEEN[row] for row in known)
+        for row in own:
+            _SEEN[row] = again or _SEEN.get(row, False)
+            _SEEN.move_to_end(row)
+        while len(_SEEN) > _MOST:
+            _SEEN.popitem(last=False)
+    if again and not said:
+        warnings.warn(AGAIN, PrivacyWarning, stacklevel=stacklevel + 1)
+
+
+def forget_fits() -> None:
+    """Forget all fits of this process: for tests."""
+    with _LOCK:
+        _SEEN.clear()
+
+
+def _sketch(rows: NDArray[np.float32]) -> list[int]:
+    """The smallest of the rows' keyed hashes, which depend on a row's values only."""
+    width = rows.shape[1]
+    random: Any = np.random.Generator(np.random.Philox(key=_KEY))
+    factors = random.integers(0, 1 << 64, width, np.uint64) | np.uint64(1)
+    words = np.ascontiguousarray(rows).view(np.uint32)
+    smallest = np.zeros(0, np.uint64)
+    for block in blocks(len(rows), width):
+        result = words[block].astype(np.uint64) @ factors
+        result ^= result >> np.uint64(29)
+        result *= np.uint64(0xBF58476D1CE4E5B9)
+        result ^= result >> np.uint64(32)
+        smallest = np.unique(np.concatenate([smallest, result]))[:_SKETCH]
+    return [int(value) for value in smallest]

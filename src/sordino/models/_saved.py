@@ -1,0 +1,180 @@
+"""A released model as a file that needs no pickle, and back.
+
+The npz file holds `coef` and `intercept`, `classes` or `target_bounds`, `feature_names`, `target`, and
+`schema`: the JSON of the public description that turns a table into features. With the encoded features
+x and ``r = max(radius, |(x, 1)|)``, the decision is ``(coef x + intercept) radius / r``. Everything in
+it is public or was released under the run's guarantee.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino._base.errors import SordinoError, one_line, shown
+from sordino.models._estimators import PrivateClassifier, PrivateRegressor
+from sordino.models._features import parse_bounds, parse_values
+from sordino.models._recorded import check_recorded
+from sordino.models._rows import RowPreparation
+from sordino.models._schema import Schema
+
+FORMAT = "sordino-model 1"
+
+
+def model_bytes(model: Any, target: str) -> bytes:
+    """The file for a fitted estimator whose columns are described by a schema."""
+    arrays: dict[str, Any] = {
+        "format": np.array(FORMAT),
+        "coef": model.coef_,
+        "intercept": model.intercept_,
+        "feature_names": np.array(model.schema_.feature_names, dtype=str),
+        "target": np.array(target),
+        "schema": np.array(json.dumps(model.schema_.to_json())),
+        "radius": np.array(RowPreparation(model.schema_).radius(model.n_features_in_)),
+    }
+    if hasattr(model, "classes_"):
+        classes = np.asarray(model.classes_)
+        arrays["classes"] = classes.astype(str) if classes.dtype == object else classes
+    else:
+        arrays["target_bounds"] = np.asarray(model.target_bounds_, np.float64)
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
+
+
+def load_model(path: str | os.PathLike[str]) -> tuple[Any, str]:
+    """The fitted estimator in a file of `model_bytes`, and the name of its target.
+
+    Nothing in the file is believed: no code in it is run, nothing larger than the file itself is
+    allocated, and what does not fit together is refused. Where a guarantee.json beside the file
+    records its hash, another file is refused.
+    """
+    where = Path(path)
+    if not where.is_file():
+        raise SordinoError(f"there is no model at {str(where)!r}")
+    reason: object
+    try:
+        content = where.read_bytes()
+    except OSError as error:
+        raise SordinoError(f"cannot read {str(where)!r}: {one_line(error.strerror)}") from None
+    check_recorded(where, content)
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            arrays = _Arrays(archive, len(content))
+            if "format" not in arrays:
+                raise ValueError("it has no field 'format'")
+            if (result := arrays.text("format")) != FORMAT:
+                raise ValueError(f"its format is {shown(result)}, not {FORMAT!r}")
+            return _model(arrays), arrays.text("target")
+    except OSError as error:
+        reason = error.strerror or error
+    except (EOFError, OverflowError, LookupError, struct.error, zipfile.BadZipFile) as error:
+        reason = error
+    except ValueError as error:  # `SordinoError` among them
+        reason = error
+    except RuntimeError:
+        # The archive is encrypted, or packed in a way that is not written here.
+        reason = "it is packed in a way that is not known here"
+    raise SordinoError(f"{str(where)!r} is not a model of sordino: {one_line(reason)}")
+
+
+class _Arrays:
+    """The arrays of an npz file, read one by one and within bounds.
+
+    numpy's own reader allocates what a header asks for before it looks at what is there.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
+        self._archive, self._size = archive, size
+        self._members = {member.filename: member for member in archive.infolist()}
+
+    def __contains__(self, name: str) -> bool:
+        return f"{name}.npy" in self._members
+
+    def array(self, name: str, kinds: str, dimensions: int | None = None) -> NDArray[Any]:
+        """An array whose numpy kind is one of `kinds` (as in "fU")."""
+        if name not in self:
+            raise ValueError(f"it has no field {name!r}")
+        member = self._members[f"{name}.npy"]
+        # The archive's own words on both sizes: a stored member has but one.
+        sizes = {member.file_size, member.compress_size}
+        if member.compress_type != zipfile.ZIP_STORED or len(sizes) > 1 or max(sizes) > self._size:
+            raise ValueError(f"its field {name!r} is packed in another way than is written here")
+        array = _array(name, self._archive.read(member))
+        if array.dtype.kind not in kinds or dimensions not in (None, array.ndim):
+            raise ValueError(f"its field {name!r} holds other things than it should")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(f"its field {name!r} holds numbers that are not finite")
+        return array
+
+    def text(self, name: str) -> str:
+        return str(self.array(name, "U", 0))
+
+    def number(self, name: str) -> float:
+        return float(self.array(name, "f", 0))
+
+
+# The header of an npy file exactly as numpy writes it for plain numbers and text.
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '([<|][fiubU]\d{1,9})', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:\d{1,15},? ?){0,4})\), \} *\n",
+    re.DOTALL,
+)
+
+
+def _array(name: str, data: bytes) -> NDArray[Any]:
+    header = _HEADER.match(data)
+    if header is None:
+        raise ValueError(f"its field {name!r} is not an array of numbers or text")
+    try:
+        kind = np.dtype(header[1].decode())
+    except TypeError:
+        raise ValueError(f"its field {name!r} is of a type that is not known here") from None
+    shape = tuple(int(length) for length in re.findall(rb"\d+", header[3]))
+    body = data[header.end() :]
+    if len(body) != kind.itemsize * math.prod(shape) or not body:
+        raise ValueError(f"its field {name!r} has another length than its header says")
+    if kind.kind == "U":
+        body.decode("utf-32-le")  # numpy takes any number for a character, and fails later
+    order: Literal["C", "F"] = "F" if header[2] == b"True" else "C"
+    return np.frombuffer(body, kind).reshape(shape, order=order)
+
+
+def _model(arrays: _Arrays) -> Any:
+    try:
+        described = json.loads(arrays.text("schema"))
+    except RecursionError:
+        raise ValueError("its schema is nested too deeply") from None
+    schema = Schema.from_json(described)
+    coef, intercept = arrays.array("coef", "f"), arrays.array("intercept", "f")
+    model: Any
+    if "classes" in arrays:
+        model = PrivateClassifier()
+        model.classes_ = arrays.array("classes", "Uiufb", 1)
+        count = len(parse_values("its classes", model.classes_, minimum=2))
+        wanted: tuple[int, ...] = (1 if count == 2 else count,)
+    else:
+        model = PrivateRegressor()
+        model.target_bounds_ = parse_bounds("its target", arrays.array("target_bounds", "f", 1))
+        wanted = ()
+    if intercept.shape != wanted or coef.shape != (*wanted, schema.width):
+        raise ValueError("its weights do not fit its schema")
+    preparation = RowPreparation(schema)
+    if not math.isclose(arrays.number("radius"), preparation.radius(len(schema.names))):
+        raise ValueError("its radius does not fit its schema")
+    model.coef_, model.intercept_ = coef, intercept
+    model.schema_ = schema
+    model._preparation = preparation
+    model.n_features_in_ = len(schema.names)
+    model.feature_names_in_ = np.array(schema.names, dtype=object)
+    return model

@@ -1,0 +1,123 @@
+"""Mechanisms by name, fitted to a workload and a participation rule."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from sordino._base.errors import SordinoError, require_choice
+from sordino.parts.mechanisms._banded import Banded
+from sordino.parts.mechanisms._base import LONGEST_MATRIX, Mechanism
+from sordino.parts.mechanisms._blt import BLT
+from sordino.parts.mechanisms._cancelling import Cancelling
+from sordino.parts.mechanisms._dense import Dense
+from sordino.parts.mechanisms._honaker import full_tree
+from sordino.parts.mechanisms._independent import Independent
+from sordino.parts.mechanisms._scaled import (
+    ScaledDraws as ScaledDraws,  # so that plans with it are read
+)
+from sordino.parts.mechanisms._tree import Tree
+from sordino.parts.mechanisms._workloads import LinearMap, Workload
+from sordino.privacy import FixedBatches, Participation, SinglePass
+
+NAMES = (
+    "auto",
+    "independent",
+    "blt",
+    "banded",
+    "toeplitz",
+    "dense",
+    "tree",
+    "tree-full",
+    "cancelling",
+    "leaky",
+)
+# Up to here the dense optimum for several epochs is found in seconds; beyond, BLT is close to it.
+_AUTO_DENSE_STEPS = 256
+# A map that is not Toeplitz has only stand-ins beyond the dense optimum, which may take longer.
+_AUTO_DENSE_STEPS_OF_MAPS = 512
+# Up to here the square root fits in memory; it is the best for one epoch's last iterates.
+_AUTO_ROOT_STEPS = 1024
+
+
+def fit_mechanism(
+    name: str, workload: LinearMap, participation: Participation, bands: int | None = None
+) -> Mechanism:
+    """The named mechanism with the least error of `workload` under `participation`.
+
+    A pure function, so the last few results are kept: comparing learning rates or cross-validating
+    plans a run once. Mechanisms that exist for Toeplitz workloads only ('blt', 'banded',
+    'toeplitz') are fitted to the nearest one of another map.
+    """
+    require_choice("mechanism", name, NAMES)
+    try:
+        hash(workload)
+    except TypeError:
+        return _fitted(name, workload, participation, bands)
+    return _remembered(name, workload, participation, bands)
+
+
+def _fitted(
+    name: str, workload: LinearMap, participation: Participation, bands: int | None
+) -> Mechanism:
+    if name == "auto":
+        name = automatic_name(workload, participation)
+    if name == "independent":
+        return Independent(participation.steps)
+    if name == "tree":
+        return Tree(participation.steps, _decay(workload))
+    if name == "tree-full":
+        return full_tree(participation.steps, _decay(workload))
+    if name == "cancelling":
+        return Cancelling(participation.steps, 1.0)
+    if name == "leaky":
+        return Cancelling.leaky(workload, participation)
+    if name == "dense":
+        return Dense.optimized(workload, participation)
+    toeplitz = _nearest_toeplitz(name, workload)
+    if name == "banded":
+        return Banded.optimized(toeplitz, participation, bands)
+    if name == "toeplitz":
+        return Dense.square_root(toeplitz, participation)
+    return BLT.optimized(toeplitz, participation)
+
+
+_remembered = lru_cache(maxsize=32)(_fitted)
+
+
+def automatic_name(workload: LinearMap, participation: Participation) -> str:
+    """The mechanism that 'auto' stands for."""
+    steps, uses = participation.steps, participation.max_participations
+    if uses == steps:
+        return "independent"  # a unit present in every step leaves nothing for correlation to gain
+    fixed = isinstance(participation, FixedBatches | SinglePass)
+    if isinstance(workload, Workload):
+        if not fixed:
+            return "blt"
+        if uses == 1 and steps <= _AUTO_ROOT_STEPS:
+            return "toeplitz"
+        return "dense" if steps <= _AUTO_DENSE_STEPS else "blt"
+    if fixed and steps <= _AUTO_DENSE_STEPS_OF_MAPS:
+        return "dense"
+    stands_alone = not hasattr(workload, "nearest_toeplitz")
+    return "leaky" if getattr(workload, "prefers_leaky", False) or stands_alone else "blt"
+
+
+def _decay(workload: LinearMap) -> float:
+    """By how much the slowest accumulator of the workload decays in a step, where it says so."""
+    if isinstance(workload, Workload):
+        return Tree.matched(workload, 1).beta
+    return float(np.float32(getattr(workload, "decay", 1.0)))
+
+
+def _nearest_toeplitz(name: str, workload: LinearMap) -> Workload:
+    if isinstance(workload, Workload):
+        return workload
+    nearest = getattr(workload, "nearest_toeplitz", None)
+    if nearest is None:
+        raise SordinoError(
+            f"mechanism {name!r} is fitted to Toeplitz workloads, and this one is none; use "
+            f"'dense' or 'leaky' (for up to {LONGEST_MATRIX:,} steps)"
+        )
+    return nearest()

@@ -1,0 +1,228 @@
+"""Buffered linear Toeplitz (BLT) strategies: constant memory, near-optimal error at any length.
+
+A BLT strategy has ``c_0 = 1`` and ``c_k = sum_i omega_i theta_i^(k-1)`` (McMahan, Xu & Zhang 2024),
+so its noise streams through one buffer per i. In terms of generating functions
+
+    C(z) = prod_i (1 - phi_i z) / (1 - theta_i z),     1 > theta_1 > phi_1 > theta_2 > ... > phi_q,
+
+and this interlacing is equivalent to ``omega > 0``: the phi_i are the poles of the inverse. The
+optimizer moves the interlaced sequence itself, so every point it visits is a valid strategy with a
+stable inverse, and nothing has to be repaired afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from sordino._base.errors import (
+    SordinoError,
+    require_choice,
+    require_count,
+    require_fraction,
+    require_positive,
+    shown,
+)
+from sordino.parts.mechanisms._filters import lfilter
+from sordino.parts.mechanisms._workloads import Workload
+from sordino.parts.mechanisms.factorize import _geometric
+from sordino.parts.mechanisms.factorize._toeplitz import resolve_participation
+
+Array = npt.NDArray[np.float64]
+Objective = Literal["mean", "max"]
+
+_MAX_BUFFERS = 6
+# One more buffer costs one more copy of the parameters in memory: it must buy this much error.
+_MIN_GAIN = 0.002
+# Slowest decay, 1 - theta >= 2^-22: a strategy rounded to float32 keeps theta < 1.
+_MAX_LOG_TIMESCALE = 22 * math.log(2.0)
+_MIN_SPACING = 1e-6
+
+
+@dataclass(frozen=True)
+class BLTParameters:
+    """``c_0 = 1, c_k = sum_i omega_i theta_i^(k-1)``, with a stable inverse.
+
+    Attributes:
+        theta: Decay of each buffer, in (0, 1).
+        omega: Output scale of each buffer, positive.
+    """
+
+    theta: tuple[float, ...]
+    omega: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "theta", tuple(float(x) for x in self.theta))
+        object.__setattr__(self, "omega", tuple(float(x) for x in self.omega))
+        if not self.theta or len(self.theta) != len(self.omega):
+            raise SordinoError(
+                f"theta and omega must have the same positive length, got {len(self.theta)} "
+                f"and {len(self.omega)}"
+            )
+        for theta, omega in zip(self.theta, self.omega, strict=True):
+            require_fraction("every theta", theta)
+            require_positive("every omega", omega)
+        if self.inverse_poles()[-1] <= -1.0:
+            raise SordinoError(
+                "omega is too large for a stable inverse: sum(omega / (1 + theta)) must be below "
+                f"1, got {sum(o / (1 + t) for o, t in zip(self.omega, self.theta, strict=True))}"
+            )
+
+    def inverse_poles(self) -> Array:
+        """Poles phi of ``1 / C(z)``, descending, float64[q]: real, because omega > 0."""
+        root = np.sqrt(self.omega)
+        # 1 + sum omega_i / (x - theta_i) is the secular function of this symmetric matrix.
+        return np.linalg.eigvalsh(np.diag(self.theta) - np.outer(root, root))[::-1]
+
+    def coefficients(self, n: int) -> Array:
+        """First column of ``C``, float64[n]."""
+        coef = np.zeros(require_count("n", n))
+        coef[0] = 1.0
+        step = np.arange(n - 1, dtype=np.float64)
+        for theta, omega in zip(self.theta, self.omega, strict=True):
+            coef[1:] += omega * np.exp(step * math.log(theta))
+        return coef
+
+    def inverse_coefficients(self, n: int) -> Array:
+        """First column of ``C^{-1}``, float64[n], in O(n) per buffer."""
+        coef = np.zeros(require_count("n", n))
+        coef[0] = 1.0
+        # First-order sections: the expanded polynomials lose all digits when poles crowd near 1.
+        for theta, phi in zip(sorted(self.theta, reverse=True), self.inverse_poles(), strict=True):
+            coef = np.asarray(lfilter([1.0, -theta], [1.0, -phi], coef), np.float64)
+        return coef
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict of JSON types; inverse of :meth:`from_json`."""
+        return {"theta": list(self.theta), "omega": list(self.omega)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> BLTParameters:
+        """Rebuild parameters from :meth:`to_json`."""
+        try:
+            return cls(tuple(data["theta"]), tuple(data["omega"]))
+        except (KeyError, TypeError):
+            raise SordinoError(f"these are not BLT parameters: {shown(data)}") from None
+
+
+def optimize_blt(
+    workload: Workload,
+    n: int,
+    separation: int | None = None,
+    participations: int = 1,
+    buffers: int | None = None,
+    objective: Objective = "mean",
+) -> BLTParameters:
+    """BLT strategy of least ``sensitivity x error`` for n steps of a workload.
+
+    Args:
+        workload: What the noise is judged by.
+        n: Number of steps.
+        separation: Steps between two participations of one example in a fixed order; needed when
+            there are several.
+        participations: How often one example takes part (those at or beyond step n are dropped).
+        buffers: Number of buffers; by default as many as each lower the error by 0.2 %, at most 6.
+        objective: ``"mean"`` for the root mean square over the steps, ``"max"`` for the last step.
+
+    Returns:
+        The parameters. Their sensitivity is ``fixed_order_sensitivity(coefficients(n), ...)``.
+    """
+    if buffers is not None and require_count("buffers", buffers) > _MAX_BUFFERS:
+        raise SordinoError(f"buffers must be at most {_MAX_BUFFERS}, got {buffers}")
+    require_choice("objective", objective, ("mean", "max"))
+    # In a single step every strategy adds the same noise: take the one for two.
+    n = max(2, require_count("n", n))
+    separation, participations = resolve_participation(n, separation, participations)
+    problem = _Problem(workload, n, separation, participations, objective)
+
+    best, best_loss = problem.solve(problem.starts(1, None))
+    for count in range(2, (buffers or _MAX_BUFFERS) + 1):
+        candidate, loss = problem.solve(problem.starts(count, best))
+        # The loss is the log of the squared error.
+        if buffers is None and best_loss - loss < 2.0 * _MIN_GAIN:
+            break
+        best, best_loss = candidate, loss
+    return problem.parameters(best)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Log of (sensitivity x error)^2 as a smooth function of 2q unconstrained numbers."""
+
+    workload: Workload
+    n: int
+    separation: int
+    participations: int
+    objective: Objective
+
+    def interlaced(self, x: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """``1 - theta`` and ``1 - phi``, each [..., q], from x [..., 2q].
+
+        On the scale ``y = -log(1 - theta)``, the log of the time scale, every entry is a fraction
+        sigmoid(x) of the one before it. Only the last phi may be negative, down to -1.
+        """
+        fraction = 1.0 / (1.0 + np.exp(-x))
+        y = self._longest() * np.cumprod(fraction[..., :-1], axis=-1)
+        # Superfluous buffers shrink towards each other and towards 0: keep them apart.
+        y = y + _MIN_SPACING * np.arange(y.shape[-1], 0, -1)
+        gap = np.exp(-y)
+        last = 2.0 - (2.0 - gap[..., -1:]) * fraction[..., -1:]
+        gap = np.concatenate([gap, last], axis=-1)
+        return gap[..., 0::2], gap[..., 1::2]
+
+    def _longest(self) -> float:
+        return min(math.log(self.n) + 4.0, _MAX_LOG_TIMESCALE)
+
+    def starts(self, count: int, previous: Array | None) -> list[Array]:
+        """Starting points for ``count`` buffers."""
+        # Time scales evenly spaced in the log, from the whole run down to a few steps.
+        top = min(math.log(self.n) + 0.5, 0.95 * self._longest())
+        y = np.linspace(top, 0.6, 2 * count - 1) if count > 1 else np.array([0.5 * top])
+        fraction = np.concatenate([y / np.concatenate([[self._longest()], y[:-1]]), [0.55]])
+        starts = [np.log(fraction / (1.0 - fraction))]
+        if previous is not None:
+            starts.append(np.concatenate([previous[:-1], [2.0, -0.5], previous[-1:]]))
+        return starts
+
+    def loss(self, x: Array) -> tuple[float, Array]:
+        """Value and gradient, by complex steps: all formulas are analytic and free of cancellation,
+        so the gradient is exact to rounding."""
+        points = x + 1e-30j * np.eye(len(x))
+        theta_gap, phi_gap = self.interlaced(points)
+        sensitivity = _geometric.sensitivity_squared(
+            theta_gap, phi_gap, self.n, self.separation, self.participations
+        )
+        error = _geometric.error_squared(
+            theta_gap, phi_gap, self.workload.ratios, self.n, self.objective == "mean"
+        )
+        value = np.log(sensitivity) + np.log(error)
+        return float(value[0].real), value.imag / 1e-30
+
+    def solve(self, starts: list[Array]) -> tuple[Array, float]:
+        """The best local minimum reached from the starting points."""
+        from scipy.optimize import minimize  # here, because it takes long to import
+
+        best, best_loss = starts[0], math.inf
+        for start in starts:
+            bounds = [(-9.0, 9.0)] * (len(start) - 1) + [(-3.0, 9.0)]
+            result = minimize(
+                self.loss,
+                np.clip(start, *np.transpose(bounds)),
+                jac=True,
+                method="L-BFGS-B",
+                bounds=bounds,
+                options={"maxiter": 300, "maxcor": 20, "ftol": 1e-9, "gtol": 1e-6},
+            )
+            if result.fun < best_loss:
+                best, best_loss = result.x, float(result.fun)
+        return best, best_loss
+
+    def parameters(self, x: Array) -> BLTParameters:
+        theta_gap, phi_gap = self.interlaced(x)
+        omega = _geometric.output_scales(theta_gap, phi_gap)
+        return BLTParameters(tuple(1.0 - theta_gap), tuple(omega))

@@ -1,0 +1,94 @@
+"""How the budget is spread over the steps; see `base` for what a schedule is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sordino._base.lazy import lazy_names
+
+__all__ = [
+    "ByParticipation",
+    "ExpInfluence",
+    "Exponential",
+    "FixedSchedule",
+    "GradientDescentPL",
+    "Horizon",
+    "Influence",
+    "MomExpInfluence",
+    "MomentumBound",
+    "MomentumQuadratic",
+    "NoiseSchedule",
+    "PublicData",
+    "Quadratic",
+    "Uniform",
+    "allocate",
+    "allocate_subsampled",
+    "best_dynamic_steps",
+    "best_steps",
+    "best_uniform_steps",
+    "check_allocation",
+    "exponential_fit",
+    "fit_exponential",
+    "fitted_expinfl",
+    "full_participation_bound",
+    "momentum_quadratic",
+    "optimal_cost",
+    "predicted_cost",
+    "require_public",
+    "row_scaling",
+    "schedule_from_json",
+    "schedule_named",
+    "search_subsampled",
+    "smoothed",
+    "subsampled_schedule",
+    "uniform_cost",
+    "uniform_over_optimal",
+]
+
+if TYPE_CHECKING:
+    from sordino.parts.schedules._adaptive import AdaptiveBudget as AdaptiveBudget
+    from sordino.parts.schedules._allocate import SAFE_RATIO as SAFE_RATIO
+    from sordino.parts.schedules._allocate import allocate as allocate
+    from sordino.parts.schedules._allocate import check_allocation as check_allocation
+    from sordino.parts.schedules._allocate import optimal_cost as optimal_cost
+    from sordino.parts.schedules._allocate import predicted_cost as predicted_cost
+    from sordino.parts.schedules._allocate import uniform_cost as uniform_cost
+    from sordino.parts.schedules._allocate import uniform_over_optimal as uniform_over_optimal
+    from sordino.parts.schedules._base import NoiseSchedule as NoiseSchedule
+    from sordino.parts.schedules._base import Uniform as Uniform
+    from sordino.parts.schedules._base import schedule_from_json as schedule_from_json
+    from sordino.parts.schedules._catalogue import schedule_named as schedule_named
+    from sordino.parts.schedules._catalogue import subsampled_schedule as subsampled_schedule
+    from sordino.parts.schedules._correlated import (
+        full_participation_bound as full_participation_bound,
+    )
+    from sordino.parts.schedules._correlated import row_scaling as row_scaling
+    from sordino.parts.schedules._fitting import exponential_fit as exponential_fit
+    from sordino.parts.schedules._fitting import fit_exponential as fit_exponential
+    from sordino.parts.schedules._fitting import fitted_expinfl as fitted_expinfl
+    from sordino.parts.schedules._fitting import smoothed as smoothed
+    from sordino.parts.schedules._horizon import Horizon as Horizon
+    from sordino.parts.schedules._horizon import best_dynamic_steps as best_dynamic_steps
+    from sordino.parts.schedules._horizon import best_steps as best_steps
+    from sordino.parts.schedules._horizon import best_uniform_steps as best_uniform_steps
+    from sordino.parts.schedules._horizon import dynamic_error as dynamic_error
+    from sordino.parts.schedules._influence import expinfl as expinfl
+    from sordino.parts.schedules._influence import geometric as geometric
+    from sordino.parts.schedules._influence import momentum_quadratic as momentum_quadratic
+    from sordino.parts.schedules._public import PublicData as PublicData
+    from sordino.parts.schedules._public import require_public as require_public
+    from sordino.parts.schedules._shapes import ByParticipation as ByParticipation
+    from sordino.parts.schedules._shapes import ExpInfluence as ExpInfluence
+    from sordino.parts.schedules._shapes import Exponential as Exponential
+    from sordino.parts.schedules._shapes import FixedSchedule as FixedSchedule
+    from sordino.parts.schedules._shapes import FromInfluence as FromInfluence
+    from sordino.parts.schedules._shapes import GradientDescentPL as GradientDescentPL
+    from sordino.parts.schedules._shapes import Influence as Influence
+    from sordino.parts.schedules._shapes import MomentumBound as MomentumBound
+    from sordino.parts.schedules._shapes import MomentumQuadratic as MomentumQuadratic
+    from sordino.parts.schedules._shapes import MomExpInfluence as MomExpInfluence
+    from sordino.parts.schedules._shapes import Quadratic as Quadratic
+    from sordino.parts.schedules._subsampled import allocate_subsampled as allocate_subsampled
+    from sordino.parts.schedules._subsampled import search_subsampled as search_subsampled
+else:
+    __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

@@ -1,0 +1,162 @@
+"""Schedules: how the budget is spread over the steps.
+
+A schedule gives the *relative* noise of each step, fixed before the run from public information. The
+plan scales it to the budget; the sensitivity formula takes ``1 / relative noise`` as column weights.
+Relative noise is normalised to ``sum_t 1/relative_t^2 = T``: with every record in every step, a plan's
+`noise` then is the uniform noise that costs as much.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import zlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sordino._base.errors import (
+    DAMAGE,
+    SordinoError,
+    one_line,
+    require_choice,
+    require_count,
+    shown,
+)
+
+_UNPACKABLE: tuple[type[Exception], ...] = (*DAMAGE, zlib.error)
+# Numbers in a plan unpack to no more than this, whatever they claim: one for each of many steps.
+_LARGEST_PACKED = 128 << 20
+
+
+class NoiseSchedule(ABC):
+    """One way to spread the budget. Subclasses are frozen, hashable dataclasses of plain values."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def relative_noise(self, steps: int) -> NDArray[np.float64] | None:
+        """Noise standard deviation of each step relative to the plan's, or None for all ones."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """A short phrase for a plan's page."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `schedule_from_json` reads back bit for bit."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {
+            "kind": self.kind,
+            **{
+                name: _packed(value) if isinstance(value, tuple) else value
+                for name, value in values.items()
+            },
+        }
+
+
+_SCHEDULES: dict[str, type[NoiseSchedule]] = {}
+_S = TypeVar("_S", bound=type[NoiseSchedule])
+
+
+def register(cls: _S) -> _S:
+    """Make a schedule known by its `kind`, for plans that are read back and for `schedule_named`."""
+    _SCHEDULES[cls.kind] = cls
+    return cls
+
+
+@register
+@dataclass(frozen=True)
+class Uniform(NoiseSchedule):
+    """The same noise in every step."""
+
+    kind: ClassVar[str] = "uniform"
+
+    def relative_noise(self, steps: int) -> None:
+        return None
+
+    def describe(self) -> str:
+        return "the same noise level in every step"
+
+
+def schedule_from_json(data: dict[str, Any]) -> NoiseSchedule:
+    """The schedule that `to_json` described."""
+    if not isinstance(data, dict):
+        raise SordinoError(f"a schedule must be a table of fields, got {shown(data)}")
+    values = dict(data)
+    kind = values.pop("kind", "")
+    unpacked = {
+        name: _unpacked(value) if isinstance(value, dict) else value
+        for name, value in values.items()
+    }
+    return make(kind, unpacked)
+
+
+def make(kind: str, parameters: dict[str, Any]) -> NoiseSchedule:
+    """The schedule of this kind with these parameters, or an error that names the right ones."""
+    cls = _SCHEDULES[require_choice("schedule", kind, _SCHEDULES)]
+    known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+    for name in parameters:
+        require_choice(f"parameter of schedule {kind!r}", name, known)
+    try:
+        return cls(**parameters)
+    except TypeError:
+        raise SordinoError(
+            f"schedule {kind!r} takes {', '.join(known)}, got {shown(parameters)}"
+        ) from None
+
+
+def normalized(noise: ArrayLike) -> NDArray[np.float64]:
+    """`noise` times the factor that makes ``sum 1/noise^2`` the number of steps; read-only.
+
+    Only operations that every processor rounds alike, so that a plan reads back as it was.
+    """
+    values = np.asarray(noise, np.float64)
+    # The largest first of all to 1, lest squares overflow.
+    values = values / values.max()
+    mean = math.fsum((1 / (values * values)).tolist()) / values.size
+    relative = values * math.sqrt(mean)
+    relative.flags.writeable = False
+    return relative
+
+
+def numbers(name: str, values: ArrayLike) -> tuple[float, ...]:
+    """`values` as a non-empty tuple of finite floats: what frozen schedules hold."""
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.ndim != 1 or not array.size or not np.isfinite(array).all():
+        raise SordinoError(f"{name} must be a list of finite numbers")
+    return tuple(array.tolist())
+
+
+def plain(schedule: NoiseSchedule) -> None:
+    """Turn numpy scalars among a frozen schedule's fields into Python numbers, for JSON."""
+    for field in fields(schedule):  # type: ignore[arg-type]
+        value = getattr(schedule, field.name)
+        if isinstance(value, np.generic):
+            object.__setattr__(schedule, field.name, value.item())
+
+
+def _packed(values: tuple[float, ...]) -> dict[str, Any]:
+    raw = np.asarray(values, "<f8").tobytes()
+    text = base64.b64encode(zlib.compress(raw, 6)).decode("ascii")
+    return {"count": len(values), "float64": text}
+
+
+def _unpacked(data: dict[str, Any]) -> tuple[float, ...]:
+    try:
+        size = 8 * require_count("count", data["count"])
+        if size > _LARGEST_PACKED:
+            raise ValueError("too many numbers")
+        raw = zlib.decompressobj().decompress(base64.b64decode(data["float64"]), size + 1)
+        if len(raw) != size:
+            raise ValueError("wrong length")
+    except _UNPACKABLE as error:
+        raise SordinoError(
+            f"packed numbers in this schedule cannot be read: {one_line(error)}"
+        ) from None
+    return tuple(np.frombuffer(raw, "<f8").tolist())

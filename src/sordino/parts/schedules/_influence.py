@@ -1,0 +1,228 @@
+r"""Influence sequences: how much noise in step t hurts the final model (papers/04, section 1.3).
+
+To second order the expected final loss is ``bias + sum_t q_t sigma_t^2``. Each function here gives
+``log q_t`` for t = 1..T as an array (T,); only ratios matter, so constants such as ``(G/N)^2`` are
+left out unless said otherwise. Everything stays in logarithms: ``0.5^5000`` is no float.
+
+All arguments must be public: constants enforced record by record, or estimates from `PublicData`.
+
+>>> np.exp(gd_pl(mu=1.0, M=10.0, eta=0.1, T=3)) * 100  # eta = 1/M: gamma^(T-t), gamma = 0.9
+array([0.81, 0.9 , 1.  ])
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+
+from sordino._base.errors import SordinoError, require_count, require_positive
+
+Array = NDArray[np.float64]
+# Influence that is exactly 0 asks for infinite noise; this stands for it and stays a finite number.
+_NOTHING = 1e6
+
+
+def uniform(T: int) -> Array:
+    """``q_t = 1``: noise hurts the same in every step."""
+    return np.zeros(require_count("T", T))
+
+
+def gd_pl(mu: float, M: float, eta: ArrayLike, T: int) -> Array:
+    """Gradient descent on an M-smooth loss with PL constant mu (Eq. 7, for any learning rates).
+
+    ``q_t = eta_t^2 prod_{i>t} c_i`` with ``c_i = 1 - 2 mu eta_i (1 - M eta_i / 2)``; `eta` is one
+    learning rate or one per step, at most 2/M. With ``eta = 1/M`` this is ``gamma^(T-t)``,
+    ``gamma = 1 - mu/M``. The learning rates must be those in use: a gamma of ``1 - mu/M`` with much
+    smaller steps made training diverge.
+    """
+    T = require_count("T", T)
+    require_positive("M", M)
+    require_positive("mu", mu, maximum=M)
+    rates = np.broadcast_to(np.asarray(eta, np.float64), (T,))
+    if not ((rates > 0) & (rates * M <= 2)).all():
+        raise SordinoError(f"learning rates must be greater than 0 and at most 2/M = {2 / M:g}")
+    with np.errstate(divide="ignore"):
+        # c = (1 - mu eta)^2 + mu (M - mu) eta^2, a sum of squares: no cancellation, never below 0.
+        log_c = np.log((1 - mu * rates) ** 2 + mu * (M - mu) * rates**2)
+    later = np.append(np.cumsum(log_c[:0:-1])[::-1], 0.0)
+    return _finite(2 * np.log(rates) + later)
+
+
+def geometric(gamma: float, T: int) -> Array:
+    """``q_t = gamma^(T-t)``, 0 < gamma <= 1."""
+    require_positive("gamma", gamma, maximum=1)
+    return math.log(gamma) * np.arange(require_count("T", T) - 1, -1, -1.0)
+
+
+def quadratic(eigenvalues: ArrayLike, eta: float, T: int) -> Array:
+    """Gradient descent on a quadratic loss with these Hessian eigenvalues: exact.
+
+    ``q_t = (eta^2 / 2) sum_j lam_j (1 - eta lam_j)^(2(T-t))``; times ``(G/N)^2`` and with the same
+    weight for every coordinate this is the expected final loss per ``sigma_t^2``.
+    """
+    T = require_count("T", T)
+    lam = _eigenvalues(eigenvalues)
+    require_positive("eta", eta)
+    with np.errstate(divide="ignore"):
+        shrink = np.log(np.abs(1 - eta * lam))
+    log_q = np.empty(T)
+    after = np.arange(T - 1, -1, -1.0)  # steps after t, which shrink its noise
+    for block in np.array_split(np.arange(T), max(1, T * lam.size // 4_000_000)):
+        with np.errstate(invalid="ignore"):
+            power = np.where(after[block, None] == 0, 0.0, 2 * after[block, None] * shrink)
+        log_q[block] = logsumexp(power + np.log(lam), axis=1)
+    return _finite(log_q + 2 * math.log(eta) - math.log(2))
+
+
+def quadratic_bias(eigenvalues: ArrayLike, eta: float, T: int) -> Array:
+    """``(1 - eta lam_j)^T``: what T steps leave of the distance to the optimum, per eigenvalue."""
+    return np.asarray((1 - eta * _eigenvalues(eigenvalues)) ** T)
+
+
+def momentum_bound(beta: float, gamma: float, T: int) -> Array:
+    """Bias-corrected momentum, from the corrected convergence bound (its term U3), exact and O(T).
+
+    ``w_s = gamma^(T-s) ((1-beta) / (1-beta^s))^2``, ``q_t = w_t + beta^2 q_{t+1}``. gamma is
+    ``1 - eta_0 / (2 kappa)`` for learning rate ``eta_0 / (2 M)``; see `sordino.parts.schedules._momentum`.
+    """
+    T = require_count("T", T)
+    _momentum(beta)
+    s = np.arange(1.0, T + 1)
+    log_w = geometric(gamma, T) + 2 * (math.log1p(-beta) - _log_one_minus_power(beta, s))
+    if beta == 0:
+        return log_w
+    # q_t = beta^(-2t) sum_{s>=t} beta^(2s) w_s
+    decay = 2 * math.log(beta) * s
+    return np.logaddexp.accumulate((log_w + decay)[::-1])[::-1] - decay
+
+
+class MomentumResponse(NamedTuple):
+    """How noise of each step, and the start, reach the last iterate of momentum on a quadratic.
+
+    Attributes:
+      log_q: ``q_t = 1/2 sum_j lam_j h_tj^2`` (T,).
+      impulse: ``h_tj``, the last iterate's response to a unit of gradient noise in step t (T, J).
+      bias: what is left of the initial distance to the optimum, per eigenvalue (J,).
+    """
+
+    log_q: Array
+    impulse: Array
+    bias: Array
+
+
+def momentum_quadratic(eigenvalues: ArrayLike, eta: float, beta: float, T: int) -> MomentumResponse:
+    """Bias-corrected momentum on a quadratic loss with these Hessian eigenvalues: exact.
+
+    Adjoint of ``v = beta v + (1-beta) g; theta -= eta v / (1-beta^t)``, per eigenvalue: from
+    ``(a, b) = (1, 0)``, for t = T..1: ``d = b - a eta / (1-beta^t)``, ``h_t = (1-beta) d``,
+    ``(a, b) = (a + (1-beta) lam d, beta d)``; the last a is the bias.
+    """
+    T = require_count("T", T)
+    lam = _eigenvalues(eigenvalues)
+    require_positive("eta", eta)
+    _momentum(beta)
+    rates = eta * np.exp(-_log_one_minus_power(beta, np.arange(1.0, T + 1)))
+    a, b = np.ones_like(lam), np.zeros_like(lam)
+    scale = np.zeros_like(lam)  # logarithm of what a and b were divided by, lest they underflow
+    responses, scales = np.empty((T, lam.size)), np.empty((T, lam.size))
+    for t in range(T - 1, -1, -1):
+        d = b - a * rates[t]
+        responses[t], scales[t] = (1 - beta) * d, scale
+        a, b = a + (1 - beta) * lam * d, beta * d
+        size = np.maximum(np.abs(a), np.abs(b))
+        size[size == 0] = 1.0
+        a, b, scale = a / size, b / size, scale + np.log(size)
+    with np.errstate(divide="ignore"):
+        log_h = np.log(np.abs(responses)) + scales
+    log_q = logsumexp(2 * log_h + np.log(lam), axis=1) - math.log(2)
+    return MomentumResponse(_finite(log_q), responses * np.exp(scales), a * np.exp(scale))
+
+
+def momentum_two_piece(beta: float, gamma: float, T: int) -> Array:
+    """The closed form of Theorem 4.6 with its errors corrected, for reproduction only.
+
+    With ``That = that(beta, gamma)``: ``q_t = c1 gamma^(T+t)`` for ``t <= That``,
+    ``c1 = 2 / (gamma (gamma - beta^2))``, and ``gamma^(2 That - 1) gamma^(T-t) / (gamma - beta^2)``
+    after. A loose bound, often worse than uniform noise; use `momentum_bound`.
+    """
+    T = require_count("T", T)
+    _momentum(beta)
+    require_positive("gamma", gamma, maximum=1)
+    if not beta < gamma:
+        raise SordinoError(f"Theorem 4.6 needs beta < gamma, got beta={beta:g}, gamma={gamma:g}")
+    t, turn, log_gamma = np.arange(1.0, T + 1), that(beta, gamma), math.log(gamma)
+    early = math.log(2) + (T + t - 1) * log_gamma
+    late = (2 * turn - 1 + T - t) * log_gamma
+    return np.where(t <= turn, early, late) - math.log(gamma - beta**2)
+
+
+def that(beta: float, gamma: float) -> int:
+    """The largest t with ``gamma^(t-1) (1 - beta^t) >= 1 - beta``, where momentum stops helping."""
+    _momentum(beta)
+    if not 0 < gamma < 1:
+        raise SordinoError(f"gamma must be greater than 0 and less than 1, got {gamma!r}")
+
+    def holds(t: int) -> bool:
+        # A relative tolerance of 1e-13, because t = 1 and other ties hold with equality.
+        left = (t - 1) * math.log(gamma) + float(_log_one_minus_power(beta, np.array(float(t))))
+        return left >= math.log1p(-beta) - 1e-13
+
+    # The left side rises, then falls, and starts at equality: where it holds is an interval [1, That].
+    high = 2
+    while holds(high):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def expinfl(k: float, T: int) -> Array:
+    """``log q_t = k t``: noise falls as ``sigma_t ~ e^(-kt/4)``."""
+    if not math.isfinite(k):
+        raise SordinoError(f"k must be a finite number, got {k!r}")
+    return k * np.arange(1.0, require_count("T", T) + 1)
+
+
+def momexpinfl(c1: float, c2: float, k: float, T: int) -> Array:
+    """``q_t = c1 e^(-kt) + c2 e^(kt)``, c1 and c2 at least 0: influence at both ends."""
+    if not (c1 >= 0 and c2 >= 0 and 0 < c1 + c2 < math.inf):
+        raise SordinoError(
+            f"c1 and c2 must be finite, at least 0 and not both 0, got {c1!r} and {c2!r}"
+        )
+    rise = expinfl(k, T)
+    with np.errstate(divide="ignore"):
+        return np.logaddexp(np.log(c1) - rise, np.log(c2) + rise)
+
+
+def _log_one_minus_power(beta: float, t: Array) -> Array:
+    """``log(1 - beta^t)`` without cancellation for beta close to 1."""
+    if beta == 0:
+        return np.zeros_like(t)
+    return np.log(-np.expm1(t * math.log(beta)))
+
+
+def _finite(log_q: Array) -> Array:
+    """``-inf`` (no influence at all) as a number far below everything else."""
+    top = float(log_q.max())
+    if not math.isfinite(top):
+        raise SordinoError("noise has no influence in any step; check the learning rate")
+    return np.maximum(log_q, top - _NOTHING)
+
+
+def _eigenvalues(values: ArrayLike) -> Array:
+    """The positive eigenvalues; directions without curvature do not change the loss."""
+    lam = np.atleast_1d(np.asarray(values, np.float64))
+    if lam.ndim != 1 or not np.isfinite(lam).all() or not (lam > 0).any() or (lam < 0).any():
+        raise SordinoError("eigenvalues must be finite, at least 0, and not all 0")
+    return lam[lam > 0]
+
+
+def _momentum(beta: float) -> None:
+    if not 0 <= beta < 1:
+        raise SordinoError(f"the momentum beta must be at least 0 and less than 1, got {beta!r}")

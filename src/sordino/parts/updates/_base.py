@@ -1,0 +1,68 @@
+"""Updates: how a private estimate moves the model. Post-processing, so no privacy is at stake here.
+
+An update is `init` and `step` with the state passed in and out, like optax, plus `output`: what of
+the trajectory is returned (the last iterate, an average, a random one). Updates are hashable and
+compose: an estimate wrapper (`estimates.py`) turns noisy sums into a gradient estimate and hands
+it to an inner update.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import jax
+
+from sordino.privacy import PrivateEstimate
+
+
+class StepInfo(NamedTuple):
+    """What an update may know about the step; all of it is public.
+
+    Attributes:
+      step: index, from 0.
+      steps: number of steps of the run.
+      learning_rate: of this step.
+      keep: share of the last estimate that this one keeps (recursive streams).
+      chosen: the step whose iterate a random-iterate output returns, drawn before the run.
+    """
+
+    step: jax.Array
+    steps: jax.Array
+    learning_rate: jax.Array
+    keep: Any = 0.0
+    chosen: Any = 0
+
+
+class Update(ABC):
+    """One way to move. Subclasses are frozen dataclasses."""
+
+    @abstractmethod
+    def init(self, params: Any) -> Any:
+        """State before the first step."""
+
+    @abstractmethod
+    def step(
+        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[Any, Any]:
+        """Parameters and state after one step."""
+
+    def output(self, params: Any, state: Any) -> Any:
+        """What the run returns: by default the last iterate."""
+        return params
+
+
+class Wrapper(Update):
+    """An update around another one whose state is ``(inner state, own state)``."""
+
+    inner: Update
+
+    def init(self, params: Any) -> Any:
+        return self.inner.init(params), self.own_init(params)
+
+    def own_init(self, params: Any) -> Any:
+        """This wrapper's own state before the first step."""
+        return ()
+
+    def output(self, params: Any, state: Any) -> Any:
+        return self.inner.output(params, state[0])

@@ -1,0 +1,206 @@
+"""From noise to guarantee and back, for one planned run. Pure, float64, rounded against the user."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from sordino._base.errors import SordinoError
+from sordino.parts import Population
+from sordino.parts.contributions import Contribution, Gradient, GradientPair
+from sordino.parts.mechanisms import Independent, Mechanism
+from sordino.parts.schedules import AdaptiveBudget, NoiseSchedule
+from sordino.privacy import (
+    Guarantee,
+    SampledGaussian,
+    Sensitivity,
+    calibrate_noise,
+    levels,
+    mu_from_epsilon_delta,
+    sensitivity,
+)
+
+# Covers the rounding of the float32 noise recursion (papers measure 1e-7 to 4e-6 of a draw).
+FLOAT32_MARGIN = 1 + 1e-6
+
+
+def check_adjacency(population: Population, adjacency: str) -> None:
+    """Refuse an adjacency that the batches do not support."""
+    if adjacency == "add-remove" and not (
+        population.sampling == "poisson" or population.is_full_batch
+    ):
+        raise SordinoError(
+            f"add-remove adjacency does not hold for {population.sampling} batches, where a removed "
+            "row moves every later one to another batch; use 'zero-out', or Poisson batches"
+        )
+    if population.sampling == "without-replacement" and adjacency != "replace-one":
+        raise SordinoError(
+            "batches drawn without replacement are analysed under replace-one adjacency; "
+            f"use adjacency='replace-one', not {adjacency!r}"
+        )
+
+
+def run_sensitivity(
+    population: Population, mechanism: Mechanism, schedule: NoiseSchedule
+) -> Sensitivity:
+    """Sensitivity of the whole run to one unit, in units of its bounds, noise draws of std 1.
+
+    The noise of a step is in proportion to the bound of its contributions, so the bounds cancel.
+    """
+    relative = schedule.relative_noise(population.steps)
+    clips = None if relative is None else 1.0 / np.asarray(relative, np.float64)
+    return sensitivity(mechanism.strategy(), population.participation(), clips)
+
+
+def guarantee_of(
+    *,
+    noise: float,
+    population: Population,
+    mechanism: Mechanism,
+    schedule: NoiseSchedule,
+    contribution: Contribution,
+    adjacency: str,
+    unit: str,
+    delta_hint: float | None,
+    distance: float = 0.0,
+) -> Guarantee:
+    """The guarantee of a run whose fresh draws have standard deviation ``noise`` times the bounds.
+
+    `distance` is the total variation between the run's noise and (rounded) Gaussian noise.
+    """
+    check_adjacency(population, adjacency)
+    stated: dict[str, Any] = {"adjacency": adjacency, "unit": unit}
+    if noise == 0:
+        return Guarantee.nothing(participation=_use(population), **stated)
+    stated["distance"] = distance
+    if mechanism.channels != contribution.channels and not isinstance(contribution, GradientPair):
+        raise SordinoError(
+            f"each step releases {contribution.channels} vectors but the noise is for "
+            f"{mechanism.channels}"
+        )
+    if isinstance(contribution, GradientPair):
+        raise SordinoError("a pair of gradients has weights that depend on the data: not private")
+    if isinstance(schedule, AdaptiveBudget):
+        if type(contribution) is not Gradient or not population.is_full_batch:
+            raise SordinoError(
+                "an adaptive budget pays for gradients of all examples; use recipe 'dp-agd'"
+            )
+        # Whatever the noise: each query is paid from the budget before it is made.
+        return Guarantee.gaussian(
+            schedule.mu,
+            participation=f"in every query of up to {population.steps:,} iterations",
+            exact=False,
+            delta_hint=delta_hint,
+            **stated,
+        )
+    effective = noise / FLOAT32_MARGIN
+    if population.is_secret:
+        if not isinstance(mechanism, Independent):
+            raise SordinoError(
+                "random batches amplify independent noise only; use mechanism='independent', or "
+                "sampling='fixed'"
+            )
+        return Guarantee(
+            gaussian_mu=0.0,
+            participation=_use(population),
+            analysis="amplified",
+            sampled=_sampled(effective, population, schedule, adjacency),
+            delta_hint=delta_hint,
+            **stated,
+        )
+    result = run_sensitivity(population, mechanism, schedule)
+    kappa = 2 if adjacency == "replace-one" else 1
+    return Guarantee.gaussian(
+        kappa * result.value / effective,
+        participation=_use(population),
+        exact=result.exact and contribution.bound_is_tight,
+        delta_hint=delta_hint,
+        **stated,
+    )
+
+
+def calibrated_noise(
+    *,
+    epsilon: float,
+    delta: float,
+    population: Population,
+    mechanism: Mechanism,
+    schedule: NoiseSchedule,
+    adjacency: str,
+    distance: float = 0.0,
+) -> float:
+    """The least `noise` whose guarantee is (epsilon, delta), `distance` included."""
+    check_adjacency(population, adjacency)
+    if distance:
+        # A little more than (1 + e^epsilon) tv, so that what is stated is not above the budget.
+        delta -= (1 + math.exp(epsilon)) * distance * (1 + 1e-6)
+        if delta <= 0:
+            raise SordinoError(
+                "this delta is smaller than what discrete noise differs from Gaussian noise by; use "
+                "smaller batches, a larger delta, or noise='gaussian'"
+            )
+    if isinstance(schedule, AdaptiveBudget):
+        if schedule.mu > mu_from_epsilon_delta(epsilon, delta):
+            raise SordinoError(
+                "this adaptive budget is more than epsilon and delta allow; use recipe 'dp-agd'"
+            )
+        least = schedule.first_noise(2 if adjacency == "replace-one" else 1)
+    elif population.is_secret:
+        least = calibrate_noise(
+            lambda std: _sampled(std, population, schedule, adjacency), epsilon, delta
+        )
+    else:
+        kappa = 2 if adjacency == "replace-one" else 1
+        result = run_sensitivity(population, mechanism, schedule)
+        least = kappa * result.value / mu_from_epsilon_delta(epsilon, delta)
+    return float32_up(least * FLOAT32_MARGIN)
+
+
+def float32_up(value: float) -> float:
+    """The least float32 not below `value`, as a float."""
+    rounded = np.float32(value)
+    if float(rounded) < value:
+        rounded = np.nextafter(rounded, np.float32(math.inf))
+    return float(rounded)
+
+
+def _sampled(
+    noise: float, population: Population, schedule: NoiseSchedule, adjacency: str
+) -> tuple[SampledGaussian, ...]:
+    """The run as amplified releases: one for each batch size and level of noise."""
+    relative = schedule.relative_noise(population.steps)
+    parts = []
+    first = 0
+    for size, count in population.batch_sizes():
+        here = [(1.0, count)] if relative is None else levels(relative[first : first + count])
+        parts += [
+            SampledGaussian(
+                noise_std=noise * level,
+                contribution=1.0,
+                rate=size / population.examples,
+                steps=steps,
+                sampling=population.sampling,
+                adjacency=adjacency,
+            )
+            for level, steps in here
+        ]
+        first += count
+    return tuple(parts)
+
+
+def _use(population: Population) -> str:
+    """How often one unit is used, in words."""
+    if not population.is_secret:
+        return population.participation().describe()
+    share = f"1 in {1 / population.rate:,.4g}"
+    first = ""
+    if population.first_batch is not None:
+        first = f" (the first: {population.first_batch:,})"
+    if population.sampling == "poisson":
+        return f"in each of {population.steps:,} steps with probability {share}{first}, secretly"
+    return (
+        f"in {population.steps:,} secret random batches of {population.batch_size:,}{first} out of "
+        f"{population.examples:,}"
+    )

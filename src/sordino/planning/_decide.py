@@ -1,0 +1,317 @@
+"""From a recipe, a population and a budget to a plan: all decisions about a private run, in order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from sordino._base.errors import (
+    SordinoError,
+    require_choice,
+    require_count,
+    require_fraction,
+    require_positive,
+)
+from sordino.parts import (
+    LARGEST_EPSILON,
+    NATURAL_ADJACENCY,
+    POISSON,
+    Population,
+    warn_of_weak_budget,
+)
+from sordino.parts.contributions import Contribution, Lagged
+from sordino.parts.mechanisms import (
+    Dense,
+    Independent,
+    LinearMap,
+    Mechanism,
+    ScaledDraws,
+    fit_mechanism,
+    lagged_mechanism,
+)
+from sordino.parts.schedules import (
+    SAFE_RATIO,
+    AdaptiveBudget,
+    ByParticipation,
+    FixedSchedule,
+    FromInfluence,
+    NoiseSchedule,
+    Uniform,
+    schedule_named,
+    subsampled_schedule,
+)
+from sordino.parts.updates import UpdateSettings
+from sordino.planning._accounting import calibrated_noise, guarantee_of
+from sordino.planning._kinds import DISCRETE, GAUSSIAN, checked_kind
+from sordino.planning._lattices import fitted_lattice, lattice_mechanism
+from sordino.planning._plans import Plan
+from sordino.planning.recipes import Recipe, recipe_named
+from sordino.privacy import ADJACENCIES, UNITS
+
+_UPDATE_OPTIONS = (
+    "optimizer",
+    "momentum",
+    "lr_schedule",
+    "average",
+    "radius",
+    "output",
+    "step_length",
+    "kappa",
+)
+
+
+def plan(
+    recipe: str,
+    *,
+    examples: int,
+    batch_size: int | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    noise_multiplier: float | None = None,
+    noise: str = GAUSSIAN,
+    lattice_steps: int | None = None,
+    adjacency: str | None = None,
+    unit: str = "example",
+    **options: Any,
+) -> Plan:
+    """Decide a private run.
+
+    Args:
+      recipe: a name from `sordino.planning.recipes.RECIPES`.
+      examples: the number of units (examples, users or clients); public.
+      batch_size: units per step; recipes on all examples need none.
+      epochs, steps: how long; exactly one of them.
+      epsilon, delta: the budget.
+      noise_multiplier: instead of a budget, the noise in units of the clip: the plan says what it
+        guarantees.
+      noise: "gaussian" (float32, fast) or "discrete" (whole multiples of a lattice step, from a
+        cryptographic generator; see docs/threat-model.md).
+      lattice_steps: of discrete noise, about so many lattice steps to the clip are enough; as many as
+        fit unless given. Fewer make noise cheaper that is drawn inside a secure computation.
+      adjacency: "zero-out" (default), "add-remove" (Poisson default) or "replace-one".
+      unit: whose data is protected: "example", "user" or "client" (then each row of the data is
+        all of one user's or client's data).
+      options: the recipe's options, see `sordino.planning.recipes.COMMON_OPTIONS`.
+    """
+    spec = recipe_named(recipe)
+    chosen = spec.options(options)
+    kind = checked_kind(noise)
+    if spec.private:
+        epsilon, delta, amount = _checked_budget(epsilon, delta, noise_multiplier)
+    elif (epsilon, delta, noise_multiplier) != (None, None, None):
+        raise SordinoError(f"{spec.name} is not private: it takes no epsilon, delta or noise")
+    require_choice("unit", unit, UNITS)
+    population = _population(spec, chosen, examples, batch_size, epochs, steps)
+    adjacency = adjacency if adjacency is not None else NATURAL_ADJACENCY[population.sampling]
+    require_choice("adjacency", adjacency, ADJACENCIES)
+    require_choice(f"mechanism of {spec.name}", chosen["mechanism"], spec.mechanisms)
+    contribution = spec.contribution(chosen, population.steps_per_epoch)
+    update = UpdateSettings(
+        learning_rate=spec.learning_rate(chosen["learning_rate"], population.steps),
+        **{name: chosen[name] for name in _UPDATE_OPTIONS if name in chosen},
+    )
+    warn_of_weak_budget(epsilon, delta, population.examples)
+    workload = update.workload(contribution, chosen["workload"])
+    if kind == DISCRETE:
+        chosen["mechanism"] = lattice_mechanism(
+            spec, chosen, options, contribution, workload, population
+        )
+    mechanism = _mechanism(chosen, contribution, update, workload, population)
+    if spec.schedule == AdaptiveBudget.kind:
+        schedule: NoiseSchedule = AdaptiveBudget.planned(chosen, population.steps, epsilon, delta)
+    else:
+        schedule = _schedule(chosen["schedule"], population, epsilon, delta, adjacency)
+    mechanism, schedule = _joined(mechanism, schedule, chosen, workload, population)
+    setting: dict[str, Any] = {
+        "population": population,
+        "mechanism": mechanism,
+        "schedule": schedule,
+    }
+    calibrated = None
+    if not spec.private:
+        amount = 0.0
+    elif amount is None:
+        assert epsilon is not None
+        assert delta is not None
+        calibrated = partial(
+            calibrated_noise, epsilon=epsilon, delta=delta, adjacency=adjacency, **setting
+        )
+        amount = calibrated()
+    setting["contribution"] = contribution
+    stating = partial(guarantee_of, adjacency=adjacency, unit=unit, delta_hint=delta, **setting)
+    built = Plan(
+        recipe=spec.name,
+        noise=amount,
+        update=update,
+        workload=workload,
+        guarantee=stating(noise=amount),
+        epsilon=epsilon,
+        delta=delta,
+        **setting,
+    )
+    if kind == GAUSSIAN:
+        built._remember()
+        return built
+    built = replace(built, lattice=fitted_lattice(built, lattice_steps))
+    if calibrated is not None:
+        # More noise than before is further from the lattice's step, so the distance only shrinks.
+        built = replace(built, noise=calibrated(distance=built.distance()))
+    built = replace(built, guarantee=stating(noise=built.noise, distance=built.distance()))
+    built._remember()
+    return built
+
+
+def _mechanism(
+    chosen: dict[str, Any],
+    contribution: Contribution,
+    update: UpdateSettings,
+    workload: LinearMap,
+    people: Population,
+) -> Mechanism:
+    name, rule = chosen["mechanism"], people.participation()
+    if people.is_secret and name == "auto":
+        name = "independent"
+    if not isinstance(contribution, Lagged):
+        return fit_mechanism(name, workload, rule, chosen["bands"])
+    bounds = contribution.bounds(max(people.steps, contribution.lag + 1))
+    return lagged_mechanism(
+        steps=people.steps,
+        lag=contribution.lag,
+        beta=update.momentum,
+        clips=(bounds[0, 0], *bounds[:, -1]),
+        participation=rule,
+        fit=partial(fit_mechanism, name),
+        iterate_map=workload,
+    )
+
+
+def _joined(
+    mechanism: Mechanism,
+    schedule: NoiseSchedule,
+    chosen: dict[str, Any],
+    workload: LinearMap,
+    people: Population,
+) -> tuple[Mechanism, NoiseSchedule]:
+    """A schedule for correlated noise becomes part of the mechanism."""
+    relative = schedule.relative_noise(people.steps)
+    if relative is None or isinstance(mechanism, Independent):
+        return mechanism, schedule
+    if isinstance(schedule, ByParticipation):
+        # Noise that later steps take back is scheduled draw by draw (papers/02 1.3), not by step.
+        return ScaledDraws(mechanism, np.asarray(relative, np.float32)), Uniform()
+    if isinstance(schedule, FromInfluence) and chosen["mechanism"] in ("auto", "dense"):
+        # What counts more is an output of the workload (papers/04 2.3), not a step's own noise.
+        log_q = schedule.log_influence(people.steps)
+        weights = np.exp(log_q - log_q.max())
+        return Dense.weighted(workload, weights, people.participation()), Uniform()
+    raise SordinoError(
+        "a noise schedule goes with independent noise, or as influence with mechanism 'dense'; "
+        "scaling the steps of correlated noise would undo its cancellation"
+    )
+
+
+def _schedule(
+    given: str | NoiseSchedule,
+    people: Population,
+    epsilon: float | None,
+    delta: float | None,
+    adjacency: str,
+) -> NoiseSchedule:
+    """The schedule, fitted to the amplified cost of a step where batches are secret."""
+    # All the data is one participant, present in every step.
+    own = {"steps_per_epoch": 1} if given == ByParticipation.kind else {}
+    schedule = schedule_named(given, people.steps, **own)
+    relative = schedule.relative_noise(people.steps)
+    if relative is None or not people.is_secret or isinstance(schedule, FixedSchedule):
+        return schedule
+    if people.sampling != POISSON:
+        raise SordinoError(
+            f"a noise schedule is accounted for poisson or public batches, not {people.sampling}"
+        )
+    if epsilon is None or delta is None:
+        return FixedSchedule(tuple(relative.tolist()), schedule.describe())
+    # sigma ~ q^(-1/4) where steps cost 1/sigma^2; amplified steps cost otherwise.
+    log_q = -4 * np.log(relative)
+    ratio_cap: float | None = SAFE_RATIO
+    if isinstance(schedule, FromInfluence):
+        log_q, ratio_cap = schedule.log_influence(people.steps), schedule.ratio_cap
+    return subsampled_schedule(
+        log_q,
+        ratio_cap=ratio_cap,
+        rate=people.rate,
+        steps=people.steps,
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=adjacency,
+    )
+
+
+def _checked_budget(
+    epsilon: float | None, delta: float | None, noise_multiplier: float | None
+) -> tuple[float | None, float | None, float | None]:
+    if delta is not None:
+        delta = require_fraction("delta", delta)
+    if noise_multiplier is not None:
+        if epsilon is not None:
+            raise SordinoError("give either epsilon (and delta) or noise_multiplier, not both")
+        return None, delta, require_positive("noise_multiplier", noise_multiplier)
+    if epsilon is None:
+        raise SordinoError(
+            "give a budget: epsilon and delta, or noise_multiplier to see what it guarantees"
+        )
+    epsilon = require_positive("epsilon", epsilon, maximum=LARGEST_EPSILON)
+    if delta is None:
+        raise SordinoError("delta is missing; choose one well below 1 over the number of examples")
+    return epsilon, delta, None
+
+
+def _population(
+    spec: Recipe,
+    chosen: dict[str, Any],
+    examples: int,
+    batch_size: int | None,
+    epochs: float | None,
+    steps: int | None,
+) -> Population:
+    examples = require_count("examples", examples)
+    if spec.full_batch:
+        if batch_size not in (None, examples):
+            raise SordinoError(
+                f"{spec.name} uses all {examples:,} examples in every step; leave batch_size out"
+            )
+        batch_size = examples
+    if batch_size is None:
+        raise SordinoError(f"{spec.name} needs a batch_size")
+    batch_size = require_count("batch_size", batch_size)
+    if (epochs is None) == (steps is None):
+        raise SordinoError("say how long to train: give exactly one of epochs and steps")
+    if steps is None:
+        assert epochs is not None
+        per_epoch = -(-examples // batch_size)
+        steps = max(
+            1, math.ceil(require_positive("epochs", epochs, maximum=1e9) * per_epoch - 1e-9)
+        )
+    sampling = chosen["sampling"]
+    if sampling not in spec.samplings:
+        raise SordinoError(
+            f"{spec.name} works with {' or '.join(spec.samplings)} batches, not {sampling!r}"
+        )
+    return Population(
+        examples=examples,
+        batch_size=batch_size,
+        steps=require_count("steps", steps),
+        sampling=sampling,
+        order_seed=chosen["order_seed"],
+        first_batch=chosen.get("first_batch"),
+    )
+
+
+def compare(plans: list[Plan]) -> list[Plan]:
+    """Plans from the least predicted noise to the most (see `Plan.relative_error`)."""
+    return sorted(plans, key=lambda candidate: candidate.relative_error)

@@ -1,0 +1,263 @@
+"""Settings that the papers' theorems prove their rates for, by recipe.
+
+>>> theory_defaults("dp-gd", examples=32561, dimension=123, epsilon=0.2, delta=1e-5,
+...                 lipschitz=1.0, smoothness=3.502, gap=0.3589)["steps"]
+195.0
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from sordino._base.errors import (
+    SordinoError,
+    nearest,
+    require_count,
+    require_fraction,
+    require_positive,
+)
+from sordino.privacy import mu_from_epsilon_delta
+
+_THEOREM_4_10 = "Theorem 4.10 of Choquette-Choo et al. (2024)"
+
+
+def _require(holds: bool, theorem: str, condition: str) -> None:
+    """Refuse a theorem outside its conditions."""
+    if not holds:
+        raise SordinoError(f"{theorem} does not hold here: {condition}")
+
+
+def _dp_nsgd(*, examples: int, dimension: int, epsilon: float, delta: float) -> dict[str, float]:
+    """Theorem 6: steps, learning rate and averaging weight of DP-NSGD, one example per step.
+
+    ``T = eps N^2 / (log2 T sqrt(d ln(1/delta)))`` (solved for T), ``eta = 1/sqrt(N T)``,
+    ``alpha = eps N / (T log2 T sqrt(d ln(1/delta))) = 1/N``; momentum is ``1 - alpha``.
+    """
+    N, d = require_count("examples", examples), require_count("dimension", dimension)
+    require_positive("epsilon", epsilon)
+    scale = epsilon * N**2 / math.sqrt(d * -math.log(require_fraction("delta", delta)))
+    _require(
+        scale >= 2,
+        "Theorem 6 of Tran & Cutkosky (2022)",
+        f"epsilon N^2 / sqrt(d ln(1/delta)) = {scale:.3g} leaves no steps to take",
+    )
+    # T log2 T = scale: Newton's method on a convex increasing function, from above.
+    T = scale
+    for _ in range(100):
+        T -= (T * math.log2(T) - scale) / (math.log2(T) + 1 / math.log(2))
+    return {
+        "steps": float(math.ceil(T)),
+        "batch_size": 1.0,
+        "alpha": scale / (N * T * math.log2(T)),
+        "learning_rate": 1 / math.sqrt(N * T),
+    }
+
+
+def _dp_nsgd_sr(
+    *, examples: int, dimension: int, epsilon: float, lipschitz: float, smoothness: float
+) -> dict[str, float]:
+    """Theorem 9: settings of the sensitivity-reduced algorithm, one example per step.
+
+    ``T = N^(7/3) eps^(4/3) / d^(2/3)``, ``alpha = N^(3/4) eps / (T^(3/4) sqrt(d)) = 1/N``,
+    ``eta = 1/sqrt(N T)``, ``gamma = eta N`` (at most 1/2). ``difference_clip = L eta N`` never binds,
+    because steps have length eta.
+    """
+    N, d = require_count("examples", examples), require_count("dimension", dimension)
+    require_positive("epsilon", epsilon)
+    T = N ** (7 / 3) * epsilon ** (4 / 3) / d ** (2 / 3)
+    _require(
+        T >= 4 * N,
+        "Theorem 9 of Tran & Cutkosky (2022)",
+        f"gamma = eta N is above 1/2, because T = {T:.3g} steps are less than four epochs",
+    )
+    eta = 1 / math.sqrt(N * T)
+    return {
+        "steps": float(math.ceil(T)),
+        "batch_size": 1.0,
+        "alpha": N**0.75 * epsilon / (T**0.75 * math.sqrt(d)),
+        "learning_rate": eta,
+        "gamma": eta * N,
+        "clip": require_positive("lipschitz", lipschitz),
+        "difference_clip": require_positive("smoothness", smoothness) * eta * N,
+    }
+
+
+def _dp_srm(
+    *,
+    examples: int,
+    dimension: int,
+    epsilon: float,
+    delta: float,
+    lipschitz: float,
+    smoothness: float,
+    gap: float,
+) -> dict[str, float]:
+    """Theorem 4.4 and appendix B.2: settings of DP-SRM; `gap` is ``F(theta_0) - min F``.
+
+    ``zeta = sqrt(G) (L gap d ln(1/delta))^(1/4) / sqrt(n eps)``, ``T = floor(4 L gap / zeta^2) + 1``,
+    ``gamma = sqrt(2) zeta``, ``b = G^2 / zeta``, ``b0 = G^2 / (zeta^2 L gap)``; steps of
+    ``min(zeta / (L ||v||), 1 / (2 L))``, which keep differences below the clip zeta. Batch sizes are
+    as the formulas give them, not rounded.
+    """
+    n, d = require_count("examples", examples), require_count("dimension", dimension)
+    G, L = require_positive("lipschitz", lipschitz), require_positive("smoothness", smoothness)
+    require_positive("epsilon", epsilon)
+    log = -math.log(require_fraction("delta", delta))
+    descent = L * require_positive("gap", gap)
+    zeta = math.sqrt(G) * (descent * d * log) ** 0.25 / math.sqrt(n * epsilon)
+    gamma = math.sqrt(2) * zeta
+    _require(
+        gamma <= 1, "Theorem 4.4 of Wang et al.", f"gamma = sqrt(2) zeta = {gamma:.3g} is above 1"
+    )
+    return {
+        "steps": float(math.floor(4 * descent / zeta**2) + 1),
+        "batch_size": G**2 / zeta,
+        "first_batch_size": G**2 / (zeta**2 * descent),
+        "gamma": gamma,
+        "clip": G,
+        "difference_clip": zeta,
+        "step_length": zeta / L,
+        "learning_rate": 1 / (2 * L),
+    }
+
+
+def _dp_gd(
+    *,
+    examples: int,
+    dimension: int,
+    epsilon: float,
+    delta: float,
+    lipschitz: float,
+    smoothness: float,
+    gap: float,
+) -> dict[str, float]:
+    """DP-GD of Wang, Ye & Xu 2017: ``eta = 1/L``, ``T = n eps sqrt(L gap) / (G sqrt(d ln(1/delta)))``.
+
+    The paper gives the order of T; the constant here is 1.
+    """
+    n, d = require_count("examples", examples), require_count("dimension", dimension)
+    G, L = require_positive("lipschitz", lipschitz), require_positive("smoothness", smoothness)
+    log = -math.log(require_fraction("delta", delta))
+    descent = L * require_positive("gap", gap)
+    steps = n * require_positive("epsilon", epsilon) * math.sqrt(descent) / (G * math.sqrt(d * log))
+    return {"steps": float(math.ceil(steps)), "learning_rate": 1 / L, "clip": G}
+
+
+def _dp_mu2(
+    *,
+    examples: int,
+    batch_size: int,
+    dimension: int,
+    epsilon: float,
+    delta: float,
+    lipschitz: float,
+    smoothness: float,
+    diameter: float,
+) -> dict[str, float]:
+    """Appendix F for one data set: T = n/m steps that use every example once.
+
+    The clip is ``S = G + 2 L D``, the ball's radius D/2, and the learning rate the appendix's at the
+    rho of (epsilon, delta) under replace-one, converted exactly.
+    """
+    n, m = require_count("examples", examples), require_count("batch_size", batch_size)
+    d = require_count("dimension", dimension)
+    _require(m <= n, "Appendix F of Reshef & Levy (2025)", f"a batch of {m} needs {m} rows")
+    G, L = require_positive("lipschitz", lipschitz), require_positive("smoothness", smoothness)
+    S = G + 2 * L * require_positive("diameter", diameter)
+    T = n // m
+    rho = mu_from_epsilon_delta(epsilon, delta)
+    rate = min(rho * diameter * m / (2 * S * T * math.sqrt(d)), 1 / (4 * L * T))
+    return {"steps": float(T), "learning_rate": rate, "clip": S, "radius": diameter / 2}
+
+
+def _dp_srgd(
+    *,
+    examples: int,
+    dimension: int,
+    epsilon: float,
+    delta: float,
+    lipschitz: float,
+    smoothness: float,
+    diameter: float,
+) -> dict[str, float]:
+    """Theorem 4.10: settings of Accelerated-DP-SRGD with ``eta_t = t + 1``, one epoch.
+
+    ``B = floor(sqrt(n))``, or less where the noise asks for it (with the 1/M that is missing in
+    print), ``T = floor(n/B)``, ``beta = M + (8 L + 16 M D) n^1.5 / (D B^2)``, ``zeta = 4 L + 8 M D``.
+    """
+    n, d = require_count("examples", examples), require_count("dimension", dimension)
+    require_positive("epsilon", epsilon)
+    require_fraction("delta", delta)
+    L, M = require_positive("lipschitz", lipschitz), require_positive("smoothness", smoothness)
+    D = require_positive("diameter", diameter)
+    zeta = 4 * L + 8 * M * D
+    B = math.isqrt(n)
+    while (most := _largest_batch(n, d, epsilon, delta, n // B, zeta / 4, M * D)) < B:
+        B = math.floor(most)
+        _require(
+            B >= 1,
+            _THEOREM_4_10,
+            f"its largest batch is {most:.3g} here: too many dimensions for {n:,} examples at "
+            f"epsilon {epsilon:g}",
+        )
+    T = n // B
+    beta = M + 2 * zeta * n**1.5 / (D * B**2)
+    _require(beta >= 2 * M * T, _THEOREM_4_10, f"beta {beta:g} is below 2 M T = {2 * M * T:g}")
+    return {
+        "steps": float(T),
+        "batch_size": float(B),
+        "beta": beta,
+        "clip": zeta,
+        "radius": D / 2,
+    }
+
+
+def _largest_batch(
+    n: int, d: int, epsilon: float, delta: float, T: int, scale: float, smooth_span: float
+) -> float:
+    """``(L + 2MD) n^1.5 eps / (2 sqrt(2) M D sqrt(d) log2(T)^1.5 sqrt(ln(4T/delta) ln(2.5/delta)))``."""
+    logs = math.log2(max(T, 2)) ** 3 * math.log(4 * T / delta) * math.log(2.5 / delta)
+    return scale * n**1.5 * epsilon / (2 * math.sqrt(2 * d * logs) * smooth_span)
+
+
+# Hyper-parameters of the papers' theorems, by recipe; the facts they need are the arguments.
+_THEORY: Mapping[str, Callable[..., dict[str, float]]] = MappingProxyType(
+    {
+        "dp-nsgd": _dp_nsgd,
+        "dp-nsgd-sr": _dp_nsgd_sr,
+        "dp-srm": _dp_srm,
+        "dp-gd": _dp_gd,
+        "dp-mu2": _dp_mu2,
+        "dp-srgd": _dp_srgd,
+    }
+)
+
+
+def needed_facts(name: str) -> tuple[str, ...]:
+    """The facts that `theory_defaults` needs for the recipe `name`, in order."""
+    if name not in _THEORY:
+        raise SordinoError(
+            f"no theory gives defaults for the recipe {name!r}{nearest(str(name), _THEORY)}"
+        )
+    return tuple(inspect.signature(_THEORY[name]).parameters)
+
+
+def theory_defaults(name: str, **facts: float) -> Mapping[str, float]:
+    """The hyper-parameters that the paper behind recipe `name` proves its rate for.
+
+    Facts are public: `examples` n, `dimension` d, `epsilon`, `delta`, `lipschitz` (bound of a
+    gradient's norm), `smoothness` (of the loss), `diameter` (of the constraint set), `gap` (of the
+    first loss to the least) and `batch_size`; `needed_facts` tells which a recipe needs.
+    """
+    needed = needed_facts(name)
+    wrong = [fact for fact in needed if fact not in facts]
+    wrong += [fact for fact in facts if fact not in needed]
+    if wrong:
+        kind = "lack" if wrong[0] in needed else "have no place for"
+        raise SordinoError(
+            f"the theory defaults of {name} {kind} {wrong[0]!r}; they need {', '.join(needed)}"
+        )
+    return _THEORY[name](**facts)

@@ -1,1 +1,0 @@
-"""Sums over data owners of which nobody sees the parts."""

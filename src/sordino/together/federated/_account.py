@@ -1,0 +1,172 @@
+r"""What one client's messages have revealed about one of its examples, message by message.
+
+Message l cancels (a part of) the noise of its *parent* p(l): it is ``s_l + y_l - rho(y_p)`` with fresh
+noise y_l of variance V_l and ``rho(y) = round(leak * y)``, all in whole lattice steps. Put ``R_l =
+message_l + rho(R_p)``, which anybody can compute from the messages. Then ``R_l = A_l + y_l`` with
+
+    A_l = s_l + rho(R_p) - rho(R_p - A_p),
+
+so, given everything before, R_l is a Gaussian release of A_l. If one example's vectors change by at
+most `reach`, A_l changes by at most ``a_l * reach`` with
+
+    a_l = [example is in message l] + min(a_p, leak a_p + r),        r = sqrt(d) / reach,
+
+because on the integers rho is monotone and moves by 0 or 1 from one number to the next (r is there
+only for 0 < leak < 1; with leak 1 nothing is rounded, with leak 0 nothing is taken back). Whoever
+chooses the requests, in view of all messages, learns exactly as much as from a sequence of Gaussian
+mechanisms:
+
+    mu^2 = sum_l (a_l reach)^2 / V'_l                                          (papers/02 2.1 and 2.3)
+
+with ``V' = V - 1/12`` for discrete noise (`privacy/discrete.py`). It holds for any tree of parents, so
+a server that lies about what it has committed is paid for like any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino._base.errors import SordinoError
+
+# The leak is this many 65536ths, so that a leaking multiple of whole noise is computed exactly.
+LEAK_UNITS = 1 << 16
+# Discrete noise of parameter V is as good as rounded Gaussian noise of this much less variance.
+ROUNDED = 1 / 12
+# Sums of squares in float64 are rounded against the user by this factor.
+_UP = 1 + 1e-12
+
+
+@dataclass(frozen=True)
+class ChainAccountant:
+    """mu^2 of groups of examples that are always used together.
+
+    Attributes:
+      reach: how far one example (or client) can move one message, in lattice steps.
+      leak: in 65536ths.
+      rounding: r above.
+      spent: mu^2 of each group so far.
+      tips: for each message that may still become a parent, a_l of each group that it knows.
+    """
+
+    reach: float
+    leak: int
+    rounding: float
+    spent: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    tips: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
+
+    @classmethod
+    def opened(cls, *, reach: float, leak: int, parameters: int) -> ChainAccountant:
+        """An account of which nothing is spent."""
+        if not 0 <= leak <= LEAK_UNITS:
+            raise SordinoError(f"a leak is between 0 and {LEAK_UNITS} 65536ths, got {leak}")
+        rounds = 0 < leak < LEAK_UNITS
+        return cls(reach, leak, math.sqrt(parameters) / reach * _UP if rounds else 0.0)
+
+    @property
+    def mu_squared(self) -> float:
+        """The worst group's."""
+        return float(self.spent.max(initial=0.0)) * _UP
+
+    @property
+    def mu(self) -> float:
+        return math.sqrt(self.mu_squared)
+
+    def after(
+        self,
+        index: int,
+        parent: int,
+        groups: Iterable[int],
+        variance: int,
+        keep: Container[int] | None = None,
+    ) -> ChainAccountant:
+        """The account after message `index`, whose noise has `variance` and takes back `parent`'s.
+
+        Args:
+          index: of the new message, from 1.
+          parent: index of the message whose noise it cancels; 0 for none.
+          groups: numbers of the groups whose examples are in it.
+          variance: V, in squared lattice steps.
+          keep: which earlier messages may still become parents; all of them unless given.
+        """
+        if parent and parent not in self.tips:
+            raise SordinoError(f"message {parent} can no longer be a parent")
+        used = [int(group) for group in groups]
+        size = max([len(self.spent), *(group + 1 for group in used)])
+        moved = np.zeros(size)
+        if parent and self.leak:
+            before = self.tips[parent]
+            left = moved[: len(before)]
+            np.multiply(before, self.leak / LEAK_UNITS, out=left)
+            if self.rounding:
+                # What never came into a message is not there to be rounded, and stays 0.
+                np.minimum(left + self.rounding, before, out=left)
+        for group in used:
+            moved[group] += 1.0
+        spent = np.zeros(size)
+        spent[: len(self.spent)] = self.spent
+        spent += moved * moved * (self.reach**2 / (variance - ROUNDED))
+        kept = self.tips if keep is None else {i: a for i, a in self.tips.items() if i in keep}
+        return ChainAccountant(self.reach, self.leak, self.rounding, spent, {**kept, index: moved})
+
+    def keeping(self, parents: Iterable[int]) -> ChainAccountant:
+        """The same, without the messages that can no longer be parents."""
+        kept = set(parents)
+        return replace(self, tips={index: a for index, a in self.tips.items() if index in kept})
+
+
+def chain_cost(
+    *, messages: int, leak: int, uses: int, apart: int, rounding: float, weights: str = "constant"
+) -> float:
+    """``sum_l a_l^2 / v_l`` of the first group in an undisturbed chain: mu^2 over reach^2 / variance.
+
+    The first group's is the largest: its noise is cancelled most often, and none is used more.
+
+    Args:
+      messages: length of the chain.
+      leak: in 65536ths.
+      uses: how often an example is used.
+      apart: messages between two of its uses.
+      rounding: r, see the module.
+      weights: "constant" (v_l = 1) or "linear" (v_l = l, the paper's schedule).
+    """
+    if weights == "linear":
+        relative = 1.0 / np.arange(1, messages + 1)
+    else:
+        relative = np.ones(messages)
+    share = leak / LEAK_UNITS
+    a = np.zeros(messages)
+    if apart >= messages and rounding == 0:
+        a = share ** np.arange(messages, dtype=np.float64)
+    else:
+        now = 0.0
+        for index in range(messages):
+            now = min(now, share * now + rounding) if leak and now else 0.0
+            now += index % apart == 0 and index // apart < uses
+            a[index] = now
+    return float(np.sum(a * a * relative)) * _UP
+
+
+def tree_mu_squared(
+    parents: list[int | None], variances: list[float], leak: float, reach: float = 1.0
+) -> NDArray[np.float64]:
+    """mu_j^2 of an example used in message j only, for every j, from the whole tree at once.
+
+    papers/02 2.1: ``reach^2 sum_{l below j} leak^(2 dist) / variance_l``, without rounding. An
+    independent formula for tests and for reading; clients pay by `ChainAccountant`.
+    """
+    count = len(parents)
+    mu = np.zeros(count)
+    for leaf in range(count):
+        node, share = leaf, 1.0
+        while True:
+            mu[node] += share * share / variances[leaf]
+            above = parents[node]
+            if above is None:
+                break
+            node, share = above, share * leak
+    return mu * reach**2

@@ -1,0 +1,280 @@
+"""A client that survives: whatever it sends is paid for and on its disk before it leaves.
+
+    client = DurableClient.open(Client(...), journal="hospital-a.journal")
+    reply = client.answer(request_bytes)
+
+Killed at any instant and started again, it goes on with the same counters; asked the same again, it
+sends the same bytes. It implements `endpoints.Endpoint`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino._base.errors import SordinoError
+from sordino._base.keystore import KeyStore
+from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._client import Client, ClientState, Mask
+from sordino.together.federated._contribution import LocalData
+from sordino.together.federated._journal import Journal, JournalEntry, Seal, SealFile
+from sordino.together.federated._messages import Refusal, Reply, RoundRequest, message_from_bytes
+from sordino.together.federated._noise import fresh_secret, order_key, permuted
+from sordino.together.secure._pads import Pads
+
+Clock = Callable[[], str]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class ClientConfig:
+    """What a client brings: who it is, what it agreed to, its model and its data.
+
+    Attributes:
+      loss, params, data: as in `sordino.train`.
+      mu: a budget of its own, below the agreement's.
+      private: its X25519 key, under a secure sum.
+    """
+
+    name: str
+    agreement: Agreement
+    loss: Any
+    params: Any
+    data: Any
+    mu: float | None = None
+    private: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if self.mu is not None:  # before a journal is made
+            self.agreement.check_own_budget(self.mu)
+
+    def client(self, order: bytes) -> Client:
+        """The state machine; `order` is the key of the order of its examples."""
+        arrays = self.data if isinstance(self.data, tuple) else (self.data,)
+        picked = permuted(order, len(arrays[0]))
+        local = LocalData(self.agreement, self.loss, self.params, arrays, order=picked)
+        return Client(self.name, self.agreement, local, self.mu, self._mask())
+
+    def fingerprint(self, key: bytes) -> bytes:
+        """A keyed digest of the data: other data under an old journal would be used unpaid."""
+        arrays = self.data if isinstance(self.data, tuple) else (self.data,)
+        result = hashlib.blake2b(key=key, digest_size=32)
+        for array in arrays:
+            dense = np.ascontiguousarray(array)
+            result.update(f"{dense.dtype.str}{dense.shape}".encode())
+            result.update(dense.tobytes())
+        return result.digest()
+
+    def _mask(self) -> Mask | None:
+        if self.agreement.trust != "secure-sum":
+            return None
+        if self.private is None or not self.agreement.keys:
+            raise SordinoError(
+                "a secure sum needs the clients' public keys in the agreement, and the private key "
+                f"of {self.name!r}"
+            )
+        names = zip(self.agreement.clients, self.agreement.keys, strict=True)
+        pads = Pads(self.name, self.private, {name: bytes.fromhex(key) for name, key in names})
+
+        def mask(request: RoundRequest, index: int, values: Any) -> Any:
+            # One context for all members: everything in their requests but what differs.
+            text = f"{request.agreement}/{request.turn}/{request.round}/{'/'.join(request.cohort)}"
+            points = hashlib.sha256(request.point.tobytes() + request.previous.tobytes())
+            return pads.padded(values, request.cohort, text.encode() + points.digest())
+
+        return mask
+
+
+class VolatileClient:
+    """A client whose state is in memory only: for simulations and tests, never for real data."""
+
+    def __init__(self, part: ClientConfig, secret: bytes) -> None:
+        self.client = part.client(order_key(secret))
+        self.state: ClientState = self.client.begin(secret)
+        self.detail = ""
+
+    def answer(self, message: bytes) -> bytes:
+        result = _request(self.client, message)
+        if isinstance(result, Refusal):
+            return self._said(result)
+        self.state, reply = self.client.respond(self.state, result)
+        return self._said(reply)
+
+    def _said(self, reply: Reply | Refusal) -> bytes:
+        self.detail = reply.detail if isinstance(reply, Refusal) else ""
+        return _bytes(self.state, reply)
+
+
+class DurableClient:
+    """A client with a journal and a seal.
+
+    Attributes:
+      detail: why the last request was refused, for whoever runs this client; the server is told a code.
+    """
+
+    def __init__(
+        self, client: Client, state: ClientState, journal: Journal, seals: SealFile, seal: Seal
+    ) -> None:
+        self.client, self.state = client, state
+        self._journal, self._seals, self._seal = journal, seals, seal
+        self._is_sealed = True
+        self._lock = threading.Lock()
+        self.clock: Clock = _now
+        self.detail = ""
+
+    @classmethod
+    def open(
+        cls,
+        part: ClientConfig,
+        journal: Path | str,
+        *,
+        store: KeyStore | None = None,
+        secret: bytes | None = None,
+    ) -> DurableClient:
+        """The client as its journal left it, or a new one.
+
+        Args:
+          part: who it is and what it brings.
+          journal: its file.
+          store: where the seal is kept; the user's key folder unless given.
+          secret: the first secret of a new client; from the system's entropy unless given (tests).
+        """
+        agreement = part.agreement
+        seals = SealFile(store or KeyStore(), agreement.digest, part.name)
+        held = Journal(journal, agreement.digest, part.name)
+        try:
+            seal, entries = seals.load(), held.entries()
+            if seal is None and entries:
+                raise SordinoError(
+                    f"the seal of {part.name!r} is missing at {str(seals.path)!r}: without it this "
+                    "client cannot go on"
+                )
+            if seal is None:
+                first = secret or fresh_secret()
+                order = order_key(first)
+                print_ = part.fingerprint(order)
+                seal = Seal(0, b"", first, {}, order, print_)
+                seals.keep(seal)
+            if part.fingerprint(seal.order) != seal.fingerprint:
+                raise SordinoError(
+                    f"the examples of {part.name!r} are not those it began with; a client goes on with "
+                    "the same data in the same order, or begins anew under a new agreement"
+                )
+            client = part.client(seal.order)
+            state, seal = _recovered(client, seal, entries, held, seals)
+            return cls(client, state, held, seals, seal)
+        except BaseException:
+            held.close()
+            raise
+
+    @property
+    def spent(self) -> float:
+        """mu so far."""
+        return self.client.spent(self.state)
+
+    def answer(self, message: bytes) -> bytes:
+        with self._lock:
+            result = _request(self.client, message)
+            reply = self._answer(result) if isinstance(result, RoundRequest) else result
+            self.detail = reply.detail if isinstance(reply, Refusal) else ""
+            return _bytes(self.state, reply)
+
+    def _answer(self, request: RoundRequest) -> Reply | Refusal:
+        try:
+            self._write_seal()
+            after, reply = self.client.respond(self.state, request)
+            if after.index != self.state.index:
+                self._keep(after, request)
+        except (SordinoError, OSError) as error:
+            # Nothing left the machine. What was written counts as sent all the same.
+            return self.client.refusal(request.turn, "local", str(error))
+        return reply
+
+    def close(self) -> None:
+        self._journal.close()
+
+    def entries(self) -> list[JournalEntry]:
+        """Everything that was sent."""
+        return self._journal.entries()
+
+    def _keep(self, after: ClientState, request: RoundRequest) -> None:
+        assert after.sent is not None
+        entry = JournalEntry(after.sent, request.committed, self.client.spent(after), self.clock())
+        entry = replace(entry, hash=entry.chained(self._seal.hash))
+        self._journal.add(entry, after.pending)
+        # From here on the message counts, and nothing is sent until the seal says so too.
+        self._seal, self._is_sealed = _sealed(self._seal, after, entry.hash), False
+        self.state = after
+        self._write_seal()
+
+    def _write_seal(self) -> None:
+        if not self._is_sealed:
+            self._seals.keep(self._seal)
+            self._is_sealed = True
+
+
+def _request(client: Client, message: bytes) -> RoundRequest | Refusal:
+    """The request, or the refusal to send back."""
+    try:
+        result = message_from_bytes(message)
+        if not isinstance(result, RoundRequest):
+            raise SordinoError("a client answers requests only")
+        return result
+    except SordinoError as error:
+        return client.refusal(0, "malformed", str(error))
+
+
+def _bytes(state: ClientState, reply: Reply | Refusal) -> bytes:
+    """A reply as it was kept, or any other message written out."""
+    kept = isinstance(reply, Reply) and state.pending is not None
+    return state.pending if kept and state.pending is not None else reply.to_bytes()
+
+
+def _sealed(seal: Seal, state: ClientState, digest: bytes) -> Seal:
+    return replace(
+        seal, index=state.index, hash=digest, ratchet=state.ratchet, keys=dict(state.keys)
+    )
+
+
+def _recovered(
+    client: Client, seal: Seal, entries: list[JournalEntry], journal: Journal, seals: SealFile
+) -> tuple[ClientState, Seal]:
+    """The state after all messages, and the seal brought up to date."""
+    count = len(entries)
+    behind = count - seal.index
+    last = entries[seal.index - 1].hash if 0 < seal.index <= count else b""
+    if behind not in (0, 1) or last != seal.hash:
+        raise SordinoError(
+            f"the journal {str(journal.path)!r} has {count} messages, but {seal.index} were sent: it "
+            "is an old or another copy; put the newest one back, or begin anew under a new agreement"
+        )
+    state = client.begin(bytes(32))
+    for entry in entries[: seal.index]:
+        state = client.advanced(state, entry.committed, entry.sent)
+    state = replace(state, ratchet=seal.ratchet, keys=dict(seal.keys))
+    if behind:
+        entry = entries[-1]
+        state = client.advanced(state, entry.committed, entry.sent)
+        seal = _sealed(seal, state, entry.hash)
+        seals.keep(seal)
+    pending = journal.last_reply(count) if count else None
+    return replace(state, pending=_as_sent_now(pending)), seal
+
+
+def _as_sent_now(pending: bytes | None) -> bytes | None:
+    """A kept reply without what earlier versions told in it; a trusted server's are never kept."""
+    if pending is None:
+        return None
+    reply = message_from_bytes(pending)
+    assert isinstance(reply, Reply)
+    return replace(reply, block=None).to_bytes()

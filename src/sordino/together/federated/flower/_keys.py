@@ -1,0 +1,241 @@
+"""Who is who in a deployment: one certificate for the server, one key pair for each client.
+
+    on the server       create_authority(folder); create_server_certificate(folder, ["fl.example.org"])
+    on each client      create_client_key(folder, "north")
+
+A client gets the authority's certificate (``ca.crt``) and gives its public key (``north.pub``); private
+keys stay where they were made, readable by their owner only. Everything is ECDSA on P-384.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from sordino._base.errors import SordinoError, one_line, shown
+from sordino._base.files import require_private, write_atomically
+
+AUTHORITY = "ca.crt"
+AUTHORITY_KEY = "ca.key"
+CERTIFICATE = "server.crt"
+CERTIFICATE_KEY = "server.key"
+
+_PRIVATE = 0o600
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# Clocks differ; what is valid from now on would be refused by one that is slow.
+_SLOW_CLOCK = timedelta(hours=1)
+
+
+def create_authority(folder: Path, *, days: int = 3650) -> Path:
+    """Make the authority that signs the server's certificate; the path of its own certificate.
+
+    Raises:
+      SordinoError: if the folder has one already. Clients trust it, and would not trust another one.
+    """
+    folder = Path(folder)
+    _must_be_new(folder / AUTHORITY_KEY, folder / AUTHORITY)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Sordino federation")])
+    usage = _usage(key_cert_sign=True, crl_sign=True)
+    certificate = (
+        _builder(name, name, key.public_key(), key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .sign(key, hashes.SHA384())
+    )
+    _write_private(folder / AUTHORITY_KEY, key)
+    write_atomically(folder / AUTHORITY, certificate.public_bytes(Encoding.PEM))
+    return folder / AUTHORITY
+
+
+def create_server_certificate(folder: Path, hosts: Sequence[str], *, days: int = 825) -> Path:
+    """Make the server's key and have it certified for these hosts; the certificate's path.
+
+    The folder's authority signs it. An earlier certificate is replaced, which is how to renew one.
+
+    Args:
+      hosts: the names and addresses under which clients reach the server.
+    """
+    folder = Path(folder)
+    if isinstance(hosts, str) or not hosts:
+        raise SordinoError(
+            f"hosts must be a list of at least one name or address, not {shown(hosts)}"
+        )
+    authority, signer = _authority(folder)
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Sordino server")])
+    usage = _usage(digital_signature=True)
+    certificate = (
+        _builder(name, authority.subject, key.public_key(), signer.public_key(), days)
+        .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(signer, hashes.SHA384())
+    )
+    _write_private(folder / CERTIFICATE_KEY, key)
+    write_atomically(folder / CERTIFICATE, certificate.public_bytes(Encoding.PEM))
+    return folder / CERTIFICATE
+
+
+def create_client_key(folder: Path, name: str) -> tuple[Path, Path]:
+    """Make a client's key pair, in OpenSSH's format; the paths of the private and the public key.
+
+    Raises:
+      SordinoError: if the client has one already. The server knows the client by it.
+    """
+    if not _NAME.fullmatch(name):
+        raise SordinoError(
+            f"a client's name must be 1 to 64 letters, digits, dots, dashes and underscores, and "
+            f"start with a letter or digit, not {shown(name)}"
+        )
+    folder = Path(folder)
+    private, public = folder / f"{name}.key", folder / f"{name}.pub"
+    _must_be_new(private, public)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP384R1())
+    text = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    write_atomically(private, text, mode=_PRIVATE)
+    line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    write_atomically(public, line + f" {name}\n".encode())
+    return private, public
+
+
+def read_client_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """A client's private key; an error if others can read it too."""
+    text = _read(path)
+    try:
+        key = load_ssh_private_key(text, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise SordinoError(
+            f"{str(path)!r} is not a private ECDSA key in OpenSSH's format without a password"
+        )
+    require_private(path)
+    return key
+
+
+def read_public_keys(paths: Mapping[str, Path]) -> dict[str, ec.EllipticCurvePublicKey]:
+    """The public key of each client, no two of them the same."""
+    keys: dict[str, ec.EllipticCurvePublicKey] = {}
+    owner: dict[bytes, str] = {}
+    for name, path in paths.items():
+        text = _read(path)
+        try:
+            key = load_ssh_public_key(text)
+        except (ValueError, UnsupportedAlgorithm):
+            key = None
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise SordinoError(f"{str(path)!r} is not a public ECDSA key in OpenSSH's format")
+        value = key.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+        if value in owner:
+            raise SordinoError(
+                f"the clients {shown(owner[value])} and {shown(name)} have the same key; "
+                "each needs its own"
+            )
+        keys[name], owner[value] = key, name
+    return keys
+
+
+def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    require_private(folder / AUTHORITY_KEY)
+    public, private = _read(folder / AUTHORITY), _read(folder / AUTHORITY_KEY)
+    try:
+        certificate = x509.load_pem_x509_certificate(public)
+        key = load_pem_private_key(private, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise SordinoError(f"{str(folder)!r} does not hold an authority made by create_authority")
+    return certificate, key
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    issuer_key: ec.EllipticCurvePublicKey,
+    days: int,
+) -> x509.CertificateBuilder:
+    if not 1 <= days <= 36500:
+        raise SordinoError(f"a certificate must be valid for 1 to 36500 days, not {shown(days)}")
+    now = datetime.now(UTC)
+    issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SLOW_CLOCK)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(issued_by, critical=False)
+    )
+
+
+def _usage(
+    *, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
+) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=key_cert_sign,
+        crl_sign=crl_sign,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host)
+    except (ValueError, TypeError):
+        raise SordinoError(f"{shown(host)} is neither a host's name nor an address") from None
+
+
+def _write_private(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    write_atomically(path, text, mode=_PRIVATE)
+
+
+def _must_be_new(*paths: Path) -> None:
+    for path in paths:
+        if path.exists():
+            raise SordinoError(f"{str(path)!r} exists already and is not replaced")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise SordinoError(
+            f"cannot read {str(path)!r}: {one_line(error.strerror or error)}"
+        ) from None

@@ -1,0 +1,309 @@
+"""What a party has taken part in, on its own disk: one row for each turn, and a seal that lies elsewhere.
+
+A turn is *claimed* before anything about it leaves this party, and *settled* when its sum is known, or
+when the parties have agreed that nobody knows it: then it is lost, and counts as released all the same.
+Rows hold noised sums, which all parties have seen, and nothing else: no vector, no key, no batch.
+
+The seal is one small file in the user's key folder (0600): the secret that the party's batches come
+from, and the last turn that was claimed. It is replaced after the row is on disk and before anything is
+sent. A journal that was put back from a copy is behind it, and is refused: a turn could otherwise be
+taken part in twice.
+
+The *history* is a hash over all settled turns, one after the other; two parties with the same one have
+seen the same sums.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino._base.errors import DAMAGE, PlanMismatchError, SordinoError
+from sordino._base.keys import KEY_BYTES, RunKey
+from sordino._base.keystore import KeyStore
+from sordino._base.sqlite import Database, FileKind
+
+Integers = NDArray[np.int64]
+
+_FORMAT = 1
+_KIND = "parties"
+_JOURNAL = FileKind(
+    name="the journal",
+    identity=0x534F5054,  # "SOPT"
+    version=_FORMAT,
+    schema=(
+        """CREATE TABLE turns (
+ turn INTEGER PRIMARY KEY NOT NULL,
+ claimed TEXT NOT NULL,
+ settled TEXT,
+ sum BLOB,
+ history BLOB,
+ seconds REAL,
+ bytes INTEGER
+)""",
+    ),
+    busy="this party is running already",
+)
+
+
+@dataclass(frozen=True)
+class TurnRecord:
+    """A settled turn.
+
+    Attributes:
+      turn: from 0.
+      lost: whether its sum is known to nobody.
+      seconds: from the claim to the sum, where this party saw it.
+      sent: bytes that this party put on the network for it.
+    """
+
+    turn: int
+    lost: bool
+    seconds: float
+    sent: int
+
+
+@dataclass(frozen=True)
+class Seal:
+    """The secret side of a journal.
+
+    Attributes:
+      secret: of this party's batches.
+      claimed: how many turns were claimed.
+      fingerprint: keyed digest of the party's data and model: with others the turns would not be its own.
+    """
+
+    secret: bytes
+    claimed: int
+    fingerprint: str
+
+    def to_bytes(self) -> bytes:
+        body = {"version": _FORMAT, "secret": self.secret.hex(), "claimed": self.claimed}
+        return json.dumps({**body, "fingerprint": self.fingerprint}).encode()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Seal:
+        try:
+            body = json.loads(raw)
+            if body["version"] != _FORMAT:
+                raise SordinoError(f"this party's seal has format version {body['version']!r}")
+            secret = bytes.fromhex(body["secret"])
+            if len(secret) != KEY_BYTES:
+                raise ValueError
+            return cls(secret, int(body["claimed"]), str(body["fingerprint"]))
+        except SordinoError:
+            raise
+        except DAMAGE:
+            raise SordinoError(
+                "this party's seal is damaged; without it the party cannot go on"
+            ) from None
+
+    def __repr__(self) -> str:
+        return f"Seal(<secret>, claimed={self.claimed})"
+
+
+class Journal:
+    """A party's journal and seal; one process at a time holds them.
+
+    Args:
+      path: of the file.
+      session: digest of what was agreed on (hex).
+      party: name.
+      store: where the seal is kept; the user's key folder unless given.
+    """
+
+    def __init__(
+        self, path: Path | str, session: str, party: str, *, store: KeyStore | None = None
+    ) -> None:
+        self.path = Path(path)
+        self._store = store or KeyStore()
+        self._name = f"{session[:32]}-{party}"
+        self._file = Database(self.path, _JOURNAL, {"session": session, "party": party})
+        try:
+            result = self._store.load(_KIND, self._name)
+            self._seal = Seal(secrets.token_bytes(KEY_BYTES), 0, "")
+            if result is not None:
+                self._seal = Seal.from_bytes(result)
+            self._check()
+            # A file without turns was left by a process that ended before it kept its seal.
+            if result is None and self.claimed:
+                raise SordinoError(
+                    f"the seal of {str(self.path)!r} is not in {str(self._store.folder)!r}, so this "
+                    "party cannot go on; bring it back"
+                )
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _check(self) -> None:
+        with self._file.reading() as link:
+            rows = link.execute(
+                "SELECT turn, settled IS NOT NULL, sum, history FROM turns ORDER BY turn"
+            )
+            before, settled, turns = b"", 0, 0
+            for position, (turn, done, raw, history) in enumerate(rows):
+                wanted = _chained(before, turn, raw) if done else None
+                # Only the last turn may be open.
+                if turn != position or settled != position or history != wanted:
+                    raise SordinoError(
+                        f"the journal {str(self.path)!r} was changed at turn {position}; put the right "
+                        "one back"
+                    )
+                turns += 1
+                if done:
+                    before, settled = bytes(history), settled + 1
+        self.claimed, self.settled, self.history = turns, settled, before
+        if self.claimed < self._seal.claimed:
+            raise SordinoError(
+                f"the journal {str(self.path)!r} is older than what this party has taken part in: it "
+                f"has {self.claimed} turns, and there were {self._seal.claimed}; put the newest one back"
+            )
+
+    @property
+    def key(self) -> RunKey:
+        """What this party's batches come from."""
+        return RunKey(self._seal.secret)
+
+    @property
+    def fingerprint(self) -> str:
+        """Keyed digest of what the journal is held to: the party's data, model and code."""
+        return self._seal.fingerprint
+
+    def bind(self, *parts: bytes) -> None:
+        """Hold the journal to its data, model and code; an error if it was begun with others.
+
+        Nothing is kept before this: a party that is refused earlier leaves no seal behind.
+        """
+        result = hmac.new(self.key.derive("party data"), digestmod="sha256")
+        for part in parts:
+            result.update(len(part).to_bytes(8, "big") + part)
+        fingerprint = result.hexdigest()
+        if self._seal.fingerprint and self._seal.fingerprint != fingerprint:
+            raise PlanMismatchError(
+                "this party has begun with other data, another model or other code, and its turns so "
+                "far were about those: go on with what it began with"
+            )
+        # A process may have ended between a row and its seal: the seal says so from now on.
+        self._keep(replace(self._seal, claimed=self.claimed, fingerprint=fingerprint))
+
+    def _keep(self, seal: Seal) -> None:
+        self._store.replace(_KIND, self._name, seal.to_bytes())
+        self._seal = seal
+
+    @property
+    def open_turn(self) -> int | None:
+        """The turn that was claimed and is not settled, if there is one."""
+        return self.settled if self.claimed > self.settled else None
+
+    def claim(self, turn: int) -> None:
+        """Say that something about this turn may leave now; on disk when this returns."""
+        if turn != self.claimed or self.open_turn is not None:
+            raise SordinoError(
+                f"turn {turn} cannot be taken part in: {self.claimed} were claimed and "
+                f"{self.settled} are settled, and none is taken part in twice"
+            )
+        with self._file.transaction() as link:
+            link.execute("INSERT INTO turns (turn, claimed) VALUES (?, ?)", (turn, _now()))
+        self.claimed += 1
+        self._keep(replace(self._seal, claimed=self.claimed))
+
+    def settle(
+        self, turn: int, noised: Integers | None, seconds: float = 0.0, sent: int = 0
+    ) -> None:
+        """Keep a turn's sum, or that it is lost; also of a turn that this party did not claim."""
+        if turn != self.settled:
+            raise SordinoError(f"turn {turn} cannot be settled: turn {self.settled} is due")
+        raw = None if noised is None else _packed(noised)
+        history = _chained(self.history, turn, raw)
+        now = _now()
+        with self._file.transaction() as link:
+            link.execute("INSERT OR IGNORE INTO turns (turn, claimed) VALUES (?, ?)", (turn, now))
+            link.execute(
+                "UPDATE turns SET settled = ?, sum = ?, history = ?, seconds = ?, bytes = ? "
+                "WHERE turn = ?",
+                (now, raw, history, seconds, sent, turn),
+            )
+        self.settled, self.history = turn + 1, history
+        if self.claimed < self.settled:
+            self.claimed = self.settled
+            self._keep(replace(self._seal, claimed=self.claimed))
+
+    def history_with(self, noised: Integers | None) -> bytes:
+        """The hash as it would be with the turn that is due settled so."""
+        return _chained(self.history, self.settled, None if noised is None else _packed(noised))
+
+    def history_after(self, settled: int) -> bytes:
+        """The hash over the first so many turns."""
+        if settled == 0:
+            return b""
+        with self._file.reading() as link:
+            row = link.execute(
+                "SELECT history FROM turns WHERE turn = ?", (settled - 1,)
+            ).fetchone()
+        return bytes(row[0])
+
+    def sums(self) -> Iterator[Integers | None]:
+        """Every settled turn's sum, in order; None for a lost one."""
+        for turn in range(self.settled):
+            yield self.sum_of(turn)
+
+    def sum_of(self, turn: int) -> Integers | None:
+        """A settled turn's sum."""
+        with self._file.reading() as link:
+            row = link.execute("SELECT sum FROM turns WHERE turn = ?", (turn,)).fetchone()
+        return None if row[0] is None else unpacked(bytes(row[0]))
+
+    def records(self) -> list[TurnRecord]:
+        """What is known about every settled turn but its sum."""
+        with self._file.reading() as link:
+            rows = link.execute(
+                "SELECT turn, sum IS NULL, seconds, bytes FROM turns WHERE settled IS NOT NULL "
+                "ORDER BY turn"
+            ).fetchall()
+        return [
+            TurnRecord(turn, bool(lost), seconds or 0.0, sent or 0)
+            for turn, lost, seconds, sent in rows
+        ]
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _chained(before: bytes, turn: int, raw: bytes | None) -> bytes:
+    kind = b"lost" if raw is None else b"sum."
+    body = hashlib.sha256(raw or b"").digest()
+    return hashlib.sha256(before + turn.to_bytes(8, "big") + kind + body).digest()
+
+
+def _packed(values: Integers) -> bytes:
+    """Whole numbers in 4 bytes each where they fit, else in 8."""
+    small = not len(values) or -(2**31) <= values.min() <= values.max() < 2**31
+    return (b"\x04" if small else b"\x08") + values.astype("<i4" if small else "<i8").tobytes()
+
+
+def unpacked(raw: bytes) -> Integers:
+    """The whole numbers of a sum as it is kept and handed over."""
+    kinds: dict[bytes, Any] = {b"\x04": "<i4", b"\x08": "<i8"}
+    width = 4 if raw[:1] == b"\x04" else 8
+    if raw[:1] not in kinds or (len(raw) - 1) % width:
+        raise SordinoError("this is not a sum")
+    return np.frombuffer(raw, kinds[raw[:1]], offset=1).astype(np.int64)
+
+
+def packed(values: Integers | None) -> bytes:
+    """The bytes of a sum, or of a lost one, as parties hand it over."""
+    return b"" if values is None else _packed(values)

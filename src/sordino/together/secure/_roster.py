@@ -1,0 +1,114 @@
+"""Who takes part in a secure sum: names, keys and certificates, and where the first party listens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sordino._base.errors import DAMAGE, SordinoError, shown
+from sordino.together.secure._certificates import NAME, certificate_fingerprint, require_certificate
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class RosterEntry:
+    """One party as the others know it.
+
+    Attributes:
+      name: letters, digits, dots, dashes and underscores.
+      public_key: X25519, 32 bytes.
+      certificate: PEM.
+    """
+
+    name: str
+    public_key: bytes
+    certificate: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            raise SordinoError(f"{shown(self.name)} is not a party's name")
+        if not isinstance(self.public_key, bytes) or len(self.public_key) != 32:
+            raise SordinoError(f"the public key of {self.name!r} must have 32 bytes")
+        require_certificate(self.certificate)
+
+    @property
+    def fingerprint(self) -> str:
+        return certificate_fingerprint(self.certificate)
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who takes part in a session, the same at every party; the first member is in the middle."""
+
+    session: str
+    members: tuple[RosterEntry, ...]
+    host: str
+    port: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.session, str) or not 1 <= len(self.session) <= 256:
+            raise SordinoError(
+                f"a session is a text of 1 to 256 characters, not {shown(self.session)}"
+            )
+        if len(self.members) < 2:
+            raise SordinoError(f"a sum needs at least two parties, got {len(self.members)}")
+        for what in ("name", "public_key", "fingerprint"):
+            if len({getattr(member, what) for member in self.members}) != len(self.members):
+                raise SordinoError(f"two parties have the same {what.replace('_', ' ')}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(member.name for member in self.members)
+
+    @property
+    def hub(self) -> str:
+        """The first party, that all others connect to."""
+        return self.members[0].name
+
+    @property
+    def public_keys(self) -> dict[str, bytes]:
+        return {member.name: member.public_key for member in self.members}
+
+    @property
+    def digest(self) -> bytes:
+        """Of everything but the address, which may look different from different places."""
+        text = [self.session]
+        text += [f"{m.name} {m.public_key.hex()} {m.fingerprint}" for m in self.members]
+        return hashlib.sha256(json.dumps(["sordino roster 1", *text]).encode()).digest()
+
+    def member(self, name: str) -> RosterEntry:
+        for member in self.members:
+            if member.name == name:
+                return member
+        raise SordinoError(f"there is no party {shown(name)} in the roster")
+
+    def to_json(self) -> dict[str, Any]:
+        members = [
+            {"name": m.name, "public_key": m.public_key.hex(), "certificate": m.certificate}
+            for m in self.members
+        ]
+        return {
+            "version": VERSION,
+            "session": self.session,
+            "members": members,
+            "host": self.host,
+            "port": self.port,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Roster:
+        try:
+            if data["version"] != VERSION:
+                raise SordinoError(f"this roster has format version {shown(data['version'])}")
+            members = tuple(
+                RosterEntry(m["name"], bytes.fromhex(m["public_key"]), m["certificate"])
+                for m in data["members"]
+            )
+            return cls(data["session"], members, str(data["host"]), int(data["port"]))
+        except SordinoError:
+            raise
+        except DAMAGE:
+            raise SordinoError(f"this is not a roster: {shown(data)}") from None
