@@ -1,4 +1,4 @@
-"""Dense optima for maps that are not Toeplitz and for weighted outputs (papers/03 3.7, 04 2.3)."""
+"""Dense optima for maps that are not Toeplitz and for weighted outputs (papers/03 3.7, papers/04 2.3)."""
 
 from __future__ import annotations
 

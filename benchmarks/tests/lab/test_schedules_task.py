@@ -25,7 +25,7 @@ R = 0.3927
 
 
 def test_the_printed_table_of_quadratics():
-    """Papers/04 section 5: kappa 10, distance 1."""
+    """papers/04 section 5: kappa 10, distance 1."""
     problem = QuadraticProblem(10, 1, most=12)
     flat, exact = best(problem, UNIFORM, R), best(problem, ScheduleMethod("exact"), R)
     assert (flat.loss, flat.steps) == (pytest.approx(0.01172, abs=6e-6), 6)
