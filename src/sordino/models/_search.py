@@ -254,7 +254,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         require_one_row(
             own.get("unit", "example"),
             stated=bool(own.get("one_row_per_person")),
-            people=groups,
+            person_ids=groups,
             rows=rows,
         )
         seed = _seed(self.random_state)
