@@ -30,7 +30,7 @@ MOMENTUM = 0.95
 FULL_BATCH_STEPS = 50
 FULL_BATCH_MOMENTUM = 0.9
 # Steps of one length: how far the weights may go in a whole run (10 to 100 hardly differ).
-WAY = 30.0
+PATH_LENGTH = 30.0
 # Averaging the last quarter removes noise that differs from step to step.
 AVERAGE = 0.25
 
@@ -104,16 +104,16 @@ def choose_settings(
 
 
 def _epochs(method: str, loss: LinearLoss) -> int:
-    patient = method == MULTI_EPOCH_RECIPE and not isinstance(loss, LeastSquares)
-    return MULTI_EPOCH_RECIPE_EPOCHS if patient else EPOCHS
+    multi_epoch = method == MULTI_EPOCH_RECIPE and not isinstance(loss, LeastSquares)
+    return MULTI_EPOCH_RECIPE_EPOCHS if multi_epoch else EPOCHS
 
 
 def wants_more_epochs(plan: Plan, settings: Settings, loss: LinearLoss) -> bool:
     """Whether a run with the default number of passes should have twice as many: noise is so small that
     the learning rate is the fastest steady one."""
     rule = rule_for(loss)
-    patient = settings.epochs == MULTI_EPOCH_RECIPE_EPOCHS == _epochs(settings.method, loss)
-    return patient and rule.noise / plan.predicted_error > rule.fastest
+    multi_epoch = settings.epochs == MULTI_EPOCH_RECIPE_EPOCHS == _epochs(settings.method, loss)
+    return multi_epoch and rule.noise / plan.predicted_error > rule.fastest
 
 
 def choose_learning_rate(plan: Plan, loss: LinearLoss) -> float:
@@ -123,7 +123,7 @@ def choose_learning_rate(plan: Plan, loss: LinearLoss) -> float:
     noise in a prediction is at most the rate times that.
     """
     if plan.update.optimizer == "normalized":
-        return WAY / plan.population.steps
+        return PATH_LENGTH / plan.population.steps
     rule = rule_for(loss)
     # Weights t make an anytime average's steps grow with the run.
     fastest = (
