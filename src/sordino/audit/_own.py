@@ -182,8 +182,8 @@ class OwnNeighbours:
     def _furthest(self, base: Array, shift: Array) -> Moved:
         """The run and step in which the row moves a sum furthest (runs, steps, channels, d)."""
         sizes = np.abs(base).sum(axis=-1)
-        result = [furthest(self.plan, *one) for one in zip(shift, sizes, strict=True)]
-        return max(result, key=lambda moved: moved.ratio - moved.rounding)
+        moves = [furthest(self.plan, *one) for one in zip(shift, sizes, strict=True)]
+        return max(moves, key=lambda moved: moved.ratio - moved.rounding)
 
     def _ratio(self, sums: Array, base: Array, shift: Array) -> Array:
         rest = sums - base
@@ -272,7 +272,7 @@ def _means(
         def step(memory: Any, row: Any) -> tuple[Any, Any]:
             point, now, own = row
             params = unravel(point)
-            result = []
+            totals = []
             for (data, valid), there in ((having, 1.0), (without, 0.0)):
                 if own is None:
                     batch, mask = batch_of_step(program, data, valid, constants, now)
@@ -286,8 +286,8 @@ def _means(
                 total = program.stream.contribution(
                     params, memory, batch, mask, now.terms, now.step
                 )
-                result.append(ravel_pytree(total.value)[0])
-            return program.stream.remember(memory, params, now.step), tuple(result)
+                totals.append(ravel_pytree(total.value)[0])
+            return program.stream.remember(memory, params, now.step), tuple(totals)
 
         start = program.stream.start(unravel(run[0]))
         return jax.lax.scan(step, start, (run, inputs, drawn))[1]

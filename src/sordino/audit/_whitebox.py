@@ -157,7 +157,7 @@ class AuditResult:
 
     def verdict(self) -> str:
         """The result as a sentence."""
-        result = (
+        measured = (
             f"mu between {self.mu_low:.4g} and {self.mu_high:.4g} (estimate {self.mu_estimate:.4g})"
         )
         at = "" if self.epsilon is None else f" at epsilon {self.epsilon:.4g}"
@@ -177,12 +177,12 @@ class AuditResult:
                     f"{self.moved.ratio:.4g} times its bound; "
                 )
             return (
-                f"{self.recipe} leaks more than its plan states: {step}{result}{at}, where "
+                f"{self.recipe} leaks more than its plan states: {step}{measured}{at}, where "
                 f"{self.mu_claimed:.4g} is claimed; {bound} ({stated})."
             )
         return (
             f"No violation found. Measured mu {self.ratio:.3f} of the claim; "
-            f"{detection(self.detectable)} ({self.recipe}: {result}{at}, where {self.mu_claimed:.4g} is "
+            f"{detection(self.detectable)} ({self.recipe}: {measured}{at}, where {self.mu_claimed:.4g} is "
             f"claimed; {bound}; {stated}, {percent(POWER)} power)."
         )
 
