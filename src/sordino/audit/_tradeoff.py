@@ -1,6 +1,6 @@
 """Trade-off curves of audits: what an attack did, beside what the claim allows.
 
-    figure = audit_figure([shown(result)])
+    figure = audit_figure([panel_of(result)])
     figure.savefig("audit.svg")
 
 Horizontal: how often an innocent is accused (false positive rate); vertical: how often a member is
