@@ -8,7 +8,7 @@
     print(audit.membership_report(plan.guarantee, members, others).verdict())   # a trained model
 
 An audit can show that a claim is wrong; it can never show that one is right. What each of them can
-and cannot see is told in docs/audit.md. Names are imported when they are first used.
+and cannot see is in docs/audit.md. Names are imported when they are first used.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Transcripts:
 
     Attributes:
       messages: in lattice steps, int64 (runs, K, d); 0 beyond the last.
-      parents: index of the message whose noise each takes back, 0 for none (runs, K).
+      parents: index of the message whose noise each cancels, 0 for none (runs, K).
       points, previous: that it was asked at, float32 (runs, K, d).
       rounds: t of each (runs, K).
       sent: how many there are (runs,).
@@ -498,5 +498,5 @@ def _totals(
 
 
 def _rho(noise: Integers, leak: int) -> Integers:
-    """What the agreement says is taken back: ``floor(leak y + 1/2)``."""
+    """What the agreement says is cancelled: ``floor(leak y + 1/2)``."""
     return (noise * leak + LEAK_UNITS // 2) >> 16

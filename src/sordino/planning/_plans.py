@@ -174,7 +174,7 @@ class Plan:
 
     @cached_property
     def relative_error(self) -> float:
-        """`predicted_error` relative to the way that a constant gradient of norm `clip` would go.
+        """`predicted_error` relative to the displacement by a constant gradient of norm `clip`.
 
         Comparable between recipes with other streams, batch sizes, steps or momentum: the quantity
         that `compare` ranks by.
@@ -439,15 +439,15 @@ class Plan:
             ("contribution", self.contribution.describe()),
             (
                 "noise",
-                f"{self.mechanism.describe()}; fresh draws of {self.noise:.5g} x bound on each sum "
-                f"({self.schedule.describe()})"
+                f"{self.mechanism.describe()}; standard deviation {self.noise:.5g} x the contribution "
+                f"bound ({self.schedule.describe()})"
                 + ("" if self.lattice is None else f"; {self.lattice.describe()}"),
             ),
             ("noise per step", f"{spread} per coordinate of the mean contribution"),
             (
                 "predicted error",
                 f"{self.predicted_error:.4g} rms per coordinate of the iterates at learning rate 1, "
-                f"{self.relative_error:.3g} of the way of a gradient of norm clip",
+                f"noise-to-displacement ratio {self.relative_error:.3g}",
             ),
             ("update", recipe.update if recipe.schedule == "adaptive" else self.update.describe()),
             ("gradient evaluations", f"{self.gradient_evaluations:,}"),
