@@ -104,16 +104,16 @@ def choose_settings(
 
 
 def _epochs(method: str, loss: LinearLoss) -> int:
-    multi_epoch = method == MULTI_EPOCH_RECIPE and not isinstance(loss, LeastSquares)
-    return MULTI_EPOCH_RECIPE_EPOCHS if multi_epoch else EPOCHS
+    patient = method == MULTI_EPOCH_RECIPE and not isinstance(loss, LeastSquares)
+    return MULTI_EPOCH_RECIPE_EPOCHS if patient else EPOCHS
 
 
 def wants_more_epochs(plan: Plan, settings: Settings, loss: LinearLoss) -> bool:
     """Whether a run with the default number of passes should have twice as many: noise is so small that
     the learning rate is the fastest steady one."""
     rule = rule_for(loss)
-    multi_epoch = settings.epochs == MULTI_EPOCH_RECIPE_EPOCHS == _epochs(settings.method, loss)
-    return multi_epoch and rule.noise / plan.predicted_error > rule.fastest
+    patient = settings.epochs == MULTI_EPOCH_RECIPE_EPOCHS == _epochs(settings.method, loss)
+    return patient and rule.noise / plan.predicted_error > rule.fastest
 
 
 def choose_learning_rate(plan: Plan, loss: LinearLoss) -> float:
