@@ -83,7 +83,7 @@ def test_data_as_the_page_has_them():
     hard = read_problem("hard", "logistic", None)
     assert hard.public is not None
     assert not np.array_equal(hard.X, hard.public[0])
-    # The page's draw has 0.32950; see HARD_SEED.
+    # papers/04 section 5 has 0.32950; see HARD_SEED.
     assert schedules.least_loss(hard) == pytest.approx(0.32904, abs=2e-5)
 
 
