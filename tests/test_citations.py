@@ -250,7 +250,10 @@ def test_code_and_tests_that_the_notes_name_exist() -> None:
     missing = [
         f"{path.name}: {name}"
         for path in sorted(NOTES.glob("*.md"))
-        for name in re.findall(r"`((?:\w+/)+\w+\.(?:py|toml))`", path.read_text())
+        for name in [
+            *re.findall(r"`((?:\w+/)+\w+\.(?:py|toml))`", path.read_text()),
+            *re.findall(r"`((?:parts|together|engine)/[a-z/]+)`", path.read_text()),
+        ]
         if not (ROOT / name).exists() and not (ROOT / "src" / "sordino" / name).exists()
     ]
     assert not missing
