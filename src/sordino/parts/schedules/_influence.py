@@ -32,7 +32,7 @@ def uniform(T: int) -> Array:
 
 
 def gd_pl(mu: float, M: float, eta: ArrayLike, T: int) -> Array:
-    """Gradient descent on an M-smooth loss with PL constant mu, for any learning rates (papers/04 Eq. 7).
+    """Gradient descent on an M-smooth loss with PL constant mu (Eq. 7, for any learning rates).
 
     ``q_t = eta_t^2 prod_{i>t} c_i`` with ``c_i = 1 - 2 mu eta_i (1 - M eta_i / 2)``; `eta` is one
     learning rate or one per step, at most 2/M. With ``eta = 1/M`` this is ``gamma^(T-t)``,
@@ -143,7 +143,7 @@ def momentum_quadratic(eigenvalues: ArrayLike, eta: float, beta: float, T: int) 
 
 
 def momentum_two_piece(beta: float, gamma: float, T: int) -> Array:
-    """The closed form of papers/04, Theorem 4.6, with its errors corrected, for reproduction only.
+    """The closed form of Theorem 4.6 with its errors corrected, for reproduction only.
 
     With ``That = that(beta, gamma)``: ``q_t = c1 gamma^(T+t)`` for ``t <= That``,
     ``c1 = 2 / (gamma (gamma - beta^2))``, and ``gamma^(2 That - 1) gamma^(T-t) / (gamma - beta^2)``
