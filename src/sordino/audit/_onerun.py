@@ -201,11 +201,11 @@ def one_run(
     thrown = flipped(m) if coins is None else np.asarray(coins, bool)
     if thrown.shape != (m,) or thrown.all() or not thrown.any():
         raise SordinoError(f"coins must be {m:,} truth values, not all alike")
-    trained = train(plan, setting.loss, setting.params, setting.data(thrown), **training)
-    scores = np.asarray(setting.score(trained.params), np.float64)
+    result = train(plan, setting.loss, setting.params, setting.data(thrown), **training)
+    scores = np.asarray(setting.score(result.params), np.float64)
     if scores.shape != (m,) or not np.isfinite(scores).all():
         raise SordinoError("every canary needs one finite score; check the score or the training")
-    return scored(plan, thrown, scores, kind, at, confidence, trained)
+    return scored(plan, thrown, scores, kind, at, confidence, result)
 
 
 def flipped(count: int) -> Coins:
@@ -237,14 +237,14 @@ def scored(
     exposure = float(auditor.attack_auroc())
     claimed = guarantee.epsilon(delta)
     best = max(epsilon_low, by_gdp or 0.0)
-    least = math.inf
+    result = math.inf
     if best <= claimed < math.inf:
         mu = guarantee.mu if gaussian else equivalent_mu(claimed, delta)
         flagged = _flagged_mu(len(coins), claimed, error, delta, guesses if gaussian else None)
         # The area as it is: the auditor's own is of the convex hull, and never below one half.
         ranks = rankdata(scores)[coins].mean() - (coins.sum() + 1) / 2
         seen = min(float(ranks) / int((~coins).sum()), 1 - 1e-12)
-        least = detectable(flagged, math.sqrt(2) * float(norm.ppf(seen)), mu)
+        result = detectable(flagged, math.sqrt(2) * float(norm.ppf(seen)), mu)
     return OneRunResult(
         recipe=plan.recipe,
         kind=kind,
@@ -262,7 +262,7 @@ def scored(
         curve=measured_curve(scores[~coins], scores[coins]),
         guarantee=guarantee,
         training=training,
-        detectable=least,
+        detectable=result,
     )
 
 
@@ -274,7 +274,7 @@ def _flagged_mu(m: int, claimed: float, error: float, delta: float, gaussian: in
     """
     tries = [(max(1, round(share * m)), False) for share in GUESSES]
     tries += [] if gaussian is None else [(gaussian, True)]
-    least = math.inf
+    result = math.inf
     for guesses, by_gdp in tries:
         low, high = 0, guesses + 1  # right guesses: too few, enough
         while high - low > 1:
@@ -283,8 +283,8 @@ def _flagged_mu(m: int, claimed: float, error: float, delta: float, gaussian: in
             low, high = (low, middle) if enough else (middle, high)
         if high <= guesses:
             share = float(beta.ppf(POWER, high, guesses - high + 1))
-            least = min(least, _mu_of_guesses(guesses / m, share))
-    return least
+            result = min(result, _mu_of_guesses(guesses / m, share))
+    return result
 
 
 def _bound(m: int, guesses: int, right: int, error: float, delta: float, by_gdp: bool) -> float:
@@ -322,13 +322,13 @@ def _best_guesses(
     auditor = module.CanaryScoreAuditor(scores[coins], scores[~coins])
     bound = auditor.epsilon_one_run_fdp if gaussian else auditor.epsilon_one_run
     ranked = np.sort(scores)[::-1]
-    bounds = []
+    result = []
     for share in GUESSES:
         threshold = float(ranked[max(1, round(share * len(scores))) - 1])
         value = bound(error / len(GUESSES), delta, threshold_strategy=module.Explicit(threshold))
         guessed = scores >= threshold
-        bounds.append((float(value), int(guessed.sum()), int((guessed & coins).sum())))
-    return max(bounds)
+        result.append((float(value), int(guessed.sum()), int((guessed & coins).sum())))
+    return max(result)
 
 
 @dataclass(frozen=True)
