@@ -34,17 +34,15 @@ class Normalized(Contribution):
 RECIPE = Recipe(
     name="dp-auto",
     title="automatic clipping: every example counts the same",
-    stream="normalized gradient",
+    contribution=Normalized,
     mechanisms=CORRELATED,
-    schedule="uniform",
-    update="SGD with momentum",
     samplings=PUBLIC,
-    defaults={"mechanism": "auto", "momentum": 0.9, "learning_rate": 0.05, "short": 0.1},
+    options={"momentum": 0.9, "learning_rate": 0.05, "short": 0.1},
 )
 
 
 def main() -> float:
-    register(RECIPE, contribution=Normalized)
+    register(RECIPE)
     X = np.random.default_rng(0).normal(size=(2000, 6)).astype(np.float32)
     data = X, np.float32(X[:, 0] > X[:, 1])
     plan = sordino.plan("dp-auto", examples=2000, batch_size=200, epochs=4, epsilon=1, delta=1e-6)

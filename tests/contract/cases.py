@@ -43,7 +43,7 @@ ADAPTIVE = "its budget is spent as the run goes, query by query: see test_adapti
 
 def is_adaptive(name: str) -> bool:
     """Whether a recipe decides during the run what to pay for (a property of its schedule)."""
-    return RECIPES[name].schedule == "adaptive"
+    return RECIPES[name].adaptive
 
 
 # Recipes whose releases are planned in full: linear in the noise, with one Gram matrix.
@@ -56,9 +56,14 @@ LOOPS = [name for name in NAMES if not is_adaptive(name)]
 def make(name: str, **changes: Any) -> Plan:
     """A plan of one recipe; sizes, budget and special options where they apply."""
     spec = RECIPES[name]
-    known = spec.options({})
+    known = spec.defaults()
     settings: dict[str, Any] = {"examples": EXAMPLES, "batch_size": BATCH, "steps": STEPS}
-    settings |= {option: value for option, value in SPECIAL.items() if option in known}
+    chosen = {**known, **changes}
+    settings |= {
+        option: value
+        for option, value in SPECIAL.items()
+        if option in known and spec.option(option).is_used(chosen)
+    }
     if is_adaptive(name):
         settings |= {"epsilon": epsilon_from_mu(MU, DELTA), "delta": DELTA}
     settings |= changes
@@ -76,7 +81,7 @@ def audited(name: str, **changes: Any) -> Plan:
     """A plan of mu `MU` (about that for secret batches)."""
     if is_adaptive(name):
         return make(name, **changes)
-    sampling = changes.get("sampling", RECIPES[name].options({})["sampling"])
+    sampling = changes.get("sampling", RECIPES[name].defaults()["sampling"])
     if sampling in (POISSON, WITHOUT_REPLACEMENT):
         noise = SECRET_NOISE * (2 if changes.get("adjacency") == "replace-one" else 1)
         return make(name, **{"noise_multiplier": noise, "steps": SECRET_STEPS, **changes})

@@ -103,7 +103,7 @@ def sensitivity_cases() -> list[Any]:
     cases = []
     for name in PLANNED:
         spec = RECIPES[name]
-        usual = spec.options({})
+        usual = spec.defaults()
         for sampling in spec.samplings:
             for mechanism in spec.mechanisms:
                 usually = (sampling, mechanism) == (usual["sampling"], usual["mechanism"])
@@ -538,7 +538,7 @@ def comfortable(name: str, n: int) -> Plan:
     The last iterate is returned: one that is drawn at random may come before anything was learned.
     """
     spec = RECIPES[name]
-    usual = spec.options({})
+    usual = spec.defaults()
     arguments: dict[str, Any] = {"examples": n, "batch_size": 200, "epochs": 10}
     if spec.full_batch:
         arguments = {"examples": n, "steps": 40}
@@ -581,7 +581,7 @@ def budget_of(name: str) -> dict[str, float]:
     spec = RECIPES[name]
     if not spec.private:
         return {}
-    secret = spec.options({})["sampling"] in ("poisson", "without-replacement")
+    secret = spec.defaults()["sampling"] in ("poisson", "without-replacement")
     return {"noise_multiplier": 1.0} if secret else {"epsilon": 3.0, "delta": DELTA}
 
 

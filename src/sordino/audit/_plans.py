@@ -38,14 +38,19 @@ def reference_plan(recipe: str, **changes: Any) -> Plan:
     `changes` are arguments of `sordino.plan`.
     """
     spec = recipe_named(recipe)
-    known = spec.options({})
+    known = spec.defaults()
     secret = changes.get("sampling", known["sampling"]) in (POISSON, "without-replacement")
     settings: dict[str, Any] = {
         "examples": EXAMPLES,
         "batch_size": BATCH,
         "steps": SECRET_STEPS if secret else STEPS,
     }
-    settings |= {option: value for option, value in SPECIAL.items() if option in known}
+    chosen = {**known, **changes}
+    settings |= {
+        option: value
+        for option, value in SPECIAL.items()
+        if option in known and spec.option(option).is_used(chosen)
+    }
     if spec.private and not {"epsilon", "noise_multiplier"} & set(changes):
         settings["delta"] = DELTA
         if secret:

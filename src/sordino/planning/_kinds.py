@@ -6,7 +6,6 @@ from typing import Any
 
 from sordino._base.errors import SordinoError, require_choice
 from sordino.parts.contributions import Contribution, Lagged
-from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning.recipes import Recipe
 
 GAUSSIAN, DISCRETE = "gaussian", "discrete"
@@ -29,6 +28,6 @@ def without_lattice(spec: Recipe, contribution: Contribution) -> str:
         return "adds no noise"
     if isinstance(contribution, Lagged):
         return "splits its noise between streams by real factors"
-    if spec.schedule == AdaptiveBudget.kind:
+    if spec.adaptive:
         return "decides during the run how much noise a query gets"
     return ""

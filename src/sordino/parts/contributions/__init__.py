@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sordino._base.lazy import lazy_names
 
 __all__ = [
+    "CONTRIBUTIONS",
     "Anchored",
     "Contribution",
     "Evaluator",
@@ -23,7 +24,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from sordino.parts.contributions._base import Evaluator as Evaluator
-    from sordino.parts.contributions._contributions import KINDS as KINDS
+    from sordino.parts.contributions._contributions import CONTRIBUTIONS as CONTRIBUTIONS
     from sordino.parts.contributions._contributions import NO_CLIP as NO_CLIP
     from sordino.parts.contributions._contributions import Anchored as Anchored
     from sordino.parts.contributions._contributions import Contribution as Contribution
