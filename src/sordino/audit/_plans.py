@@ -9,7 +9,7 @@ from typing import Any
 from sordino.parts import POISSON, Population
 from sordino.planning import Plan, plan
 from sordino.planning.recipes import recipe_named
-from sordino.privacy import epsilon_from_mu
+from sordino.privacy import Adjacency, epsilon_from_mu
 
 # Two epochs of four batches, the last one short: the smallest run with everything in it.
 EXAMPLES, BATCH, STEPS = 7, 2, 8
@@ -54,7 +54,7 @@ def reference_plan(recipe: str, **changes: Any) -> Plan:
     if spec.private and not {"epsilon", "noise_multiplier"} & set(changes):
         settings["delta"] = DELTA
         if secret:
-            kappa = 2 if changes.get("adjacency") == "replace-one" else 1
+            kappa = Adjacency(changes.get("adjacency") or Adjacency.ZERO_OUT).factor
             settings["noise_multiplier"] = kappa * SECRET_NOISE
         else:
             settings["epsilon"] = epsilon_from_mu(MU, DELTA)

@@ -47,6 +47,7 @@ from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import FLOAT32_MARGIN, Plan, float32_up
 from sordino.privacy import (
     UNIT_BITS,
+    Adjacency,
     BudgetExhausted,
     ClippedSum,
     PrivacyFilter,
@@ -115,7 +116,7 @@ class AdaptiveRun:
         self.trace: tuple[Mapping[str, float], ...] = ()
         self._penalty = _penalty(self._stream.loss, regularizer)
         self._schedule = plan.schedule
-        self._kappa = 2 if plan.guarantee.adjacency == "replace-one" else 1
+        self._kappa = Adjacency(plan.guarantee.adjacency).factor
         self._noise_key = gaussian_key(key, "gradient")
         self._length = max(1, -(-self.steps // (CHECKPOINTS if checkpointed else POINTS)))
         self._data, self._valid = prepare_data(
