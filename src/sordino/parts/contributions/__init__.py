@@ -13,6 +13,7 @@ __all__ = [
     "Evaluator",
     "Gradient",
     "GradientPair",
+    "GradientRule",
     "Lagged",
     "Recursive",
     "Rule",
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from sordino.parts.contributions._lattice import to_lattice as to_lattice
     from sordino.parts.contributions._linear import LinearEvaluator as LinearEvaluator
     from sordino.parts.contributions._rules import PLAIN as PLAIN
+    from sordino.parts.contributions._rules import GradientRule as GradientRule
     from sordino.parts.contributions._rules import RecursiveRule as RecursiveRule
     from sordino.parts.contributions._rules import Rule as Rule
     from sordino.parts.contributions._rules import WeightedRule as WeightedRule
