@@ -216,6 +216,18 @@ def test_jax_privacy_is_imported_in_one_module_of_a_room_only() -> None:
     assert users == ["audit/_jax_privacy.py", "parts/mechanisms/_jax_privacy.py"]
 
 
+@pytest.mark.parametrize("word", ["replace-one"])
+def test_words_that_decide_noise_are_written_once(word: str) -> None:
+    """A copy of a word is a copy of what follows from it: kappa, most of all."""
+    places = [
+        path.relative_to(ROOT).as_posix()
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value == word
+    ]
+    assert places == ["privacy/_terms.py"]
+
+
 def test_import_stays_light() -> None:
     code = (
         "import sys, sordino; heavy = {'jax', 'dp_accounting', 'sklearn', 'scipy', 'pandas', "

@@ -51,7 +51,7 @@ from sordino.audit._whitebox import (
     result_of,
 )
 from sordino.parts import LeastSquares
-from sordino.privacy import MIN_MU, Guarantee
+from sordino.privacy import MIN_MU, Adjacency, Guarantee
 from sordino.together.federated import (
     LEAK_UNITS,
     ROUNDED,
@@ -202,7 +202,7 @@ class ClientNeighbours:
         small = replace(agreement, parameters=min(agreement.parameters, DIMENSIONS))
         start = np.zeros(small.parameters, np.float32)
         kind = ClientEvaluator.of(small, LeastSquares(), start)
-        without = -1.0 if small.adjacency == "replace-one" else 0.0
+        without = -1.0 if small.adjacency == Adjacency.REPLACE_ONE else 0.0
         worlds = tuple(
             Client(
                 small.clients[0],

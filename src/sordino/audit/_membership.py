@@ -47,7 +47,7 @@ from sordino.audit._whitebox import finite, percent
 from sordino.engine import as_records, train
 from sordino.parts.schedules import PublicData, require_public
 from sordino.planning import Plan
-from sordino.privacy import Guarantee
+from sordino.privacy import Adjacency, Guarantee
 
 Array = NDArray[np.float64]
 
@@ -211,7 +211,7 @@ def membership_report(
     ((members, others),) = sizes
     for name, count in (("members", members), ("others", others)):
         require_count(name, count, minimum=FEWEST)
-    changes = 1 if guarantee.adjacency == "replace-one" else 2
+    changes = 1 if guarantee.adjacency == Adjacency.REPLACE_ONE else 2
     # Of each attack: two bounds against the claim at each rate, and one on the area.
     tail = (1 - confidence) / ((2 * len(rates) + 1) * len(attacks))
     grid = np.linspace(0.0, 1.0, 2001)

@@ -48,9 +48,9 @@ from sordino.engine import Records, Slices, StepNow, Stepper, batch_at, secret_b
 from sordino.parts import POISSON, batch_indices
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan
-from sordino.privacy import MIN_MU
+from sordino.privacy import MIN_MU, Adjacency
 
-REPLACE = "replace-one"
+REPLACE = Adjacency.REPLACE_ONE
 # Rows that are tried when the worst one is looked for.
 MOST_ROWS = 2000
 

@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from sordino.parts import POISSON, Population
+from sordino.parts import Population
 from sordino.planning import Plan, plan
-from sordino.planning.recipes import recipe_named
-from sordino.privacy import epsilon_from_mu
+from sordino.planning.recipes import SECRET, recipe_named
+from sordino.privacy import Adjacency, epsilon_from_mu
 
 # Two epochs of four batches, the last one short: the smallest run with everything in it.
 EXAMPLES, BATCH, STEPS = 7, 2, 8
@@ -32,31 +32,41 @@ SPECIAL = {
 LARGE = 100_000
 
 
+def small_plan(recipe: str, **changes: Any) -> Plan:
+    """A plan of a recipe for 7 examples in batches of 2; `changes` are arguments of `sordino.plan`."""
+    spec = recipe_named(recipe)
+    known = spec.defaults()
+    settings: dict[str, Any] = {"examples": EXAMPLES, "batch_size": BATCH, "steps": STEPS}
+    chosen = {**known, **changes}
+    settings |= {
+        option: value
+        for option, value in SPECIAL.items()
+        if option in known and spec.option(option).is_used(chosen)
+    }
+    settings |= changes
+    if spec.full_batch:
+        settings.pop("batch_size")
+    return plan(recipe, **settings)
+
+
 def reference_plan(recipe: str, **changes: Any) -> Plan:
     """A small plan of a recipe, for audits: 7 examples, batches of 2, mu of 3 (or little noise).
 
     `changes` are arguments of `sordino.plan`.
     """
     spec = recipe_named(recipe)
-    known = spec.options({})
-    secret = changes.get("sampling", known["sampling"]) in (POISSON, "without-replacement")
-    settings: dict[str, Any] = {
-        "examples": EXAMPLES,
-        "batch_size": BATCH,
-        "steps": SECRET_STEPS if secret else STEPS,
-    }
-    settings |= {option: value for option, value in SPECIAL.items() if option in known}
+    settings: dict[str, Any] = {}
+    secret = changes.get("sampling", spec.defaults()["sampling"]) in SECRET
+    if secret:
+        settings["steps"] = SECRET_STEPS
     if spec.private and not {"epsilon", "noise_multiplier"} & set(changes):
         settings["delta"] = DELTA
         if secret:
-            kappa = 2 if changes.get("adjacency") == "replace-one" else 1
+            kappa = Adjacency(changes.get("adjacency") or Adjacency.ZERO_OUT).factor
             settings["noise_multiplier"] = kappa * SECRET_NOISE
         else:
             settings["epsilon"] = epsilon_from_mu(MU, DELTA)
-    settings |= changes
-    if spec.full_batch:
-        settings.pop("batch_size")
-    return plan(recipe, **settings)
+    return small_plan(recipe, **{**settings, **changes})
 
 
 def miniature(plan: Plan) -> Plan:

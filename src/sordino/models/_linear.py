@@ -135,7 +135,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         """The run with these settings; its learning rate is not chosen yet."""
         recipe = recipe_named(settings.method)
         options: dict[str, Any] = {"clip": settings.clip, "momentum": settings.momentum}
-        if recipe.options({})["output"] == "last":
+        if recipe.defaults()["output"] == "last":
             options["average"] = AVERAGE
         return plan(
             settings.method,

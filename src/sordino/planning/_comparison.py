@@ -28,7 +28,6 @@ from sordino.parts import (
     checked_budget,
     warn_of_weak_budget,
 )
-from sordino.planning import _registry as registry
 from sordino.planning import recipes
 from sordino.planning.recipes import recipe_named
 
@@ -37,6 +36,8 @@ DEFAULT_ADJACENCY = "zero-out"
 # The dense optimum takes seconds here and minutes at a few thousand steps.
 MOST_DENSE_STEPS = 512
 _FEW_STEPS = 30
+# What is remembered between processes is about the library's own recipes: others may change.
+_OURS = frozenset(recipe.name for recipe in recipes.OURS)
 
 # Recipes that are worth trying in several variants, with what each is called.
 _VARIANTS: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
@@ -237,14 +238,14 @@ def arguments_for(
 ) -> dict[str, Any]:
     """The arguments of `sordino.plan` for one candidate, at the request's gradient evaluations."""
     recipe = recipe_named(name)
-    known = recipe.options({})
+    known = recipe.defaults()
     arguments = {
         option: value
         for option, value in {**request, **options}.items()
         if option in known or option in _PLAN_ARGUMENTS
     }
-    chosen = recipe.options({k: v for k, v in arguments.items() if k in known})
-    gradients = recipe.contribution(chosen, steps_per_epoch=1).gradients
+    chosen = recipe.resolve({k: v for k, v in arguments.items() if k in known})
+    gradients = recipe.contribution_for(chosen, steps_per_epoch=1).gradients
     passes = _passes(request) / gradients
     if recipe.full_batch:
         if passes < 1:
@@ -347,7 +348,7 @@ class _Stored:
     def of(cls, request: Mapping[str, Any], tried: list[PlanCandidate]) -> _Stored | None:
         folder = cache_folder("comparisons")
         # The code of somebody's own recipe is not in the digest below.
-        if folder is None or any(candidate.recipe in registry.OWN for candidate in tried):
+        if folder is None or any(candidate.recipe not in _OURS for candidate in tried):
             return None
         asked = [request, [asdict(candidate) for candidate in tried], code_digest()]
         text = json.dumps(asked, sort_keys=True, default=repr)

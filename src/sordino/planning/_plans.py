@@ -333,7 +333,7 @@ class Plan:
             not is_on_lattice(self.mechanism) or without_lattice(spec, self.contribution)
         ):
             raise SordinoError("this plan is damaged: its noise is on no lattice")
-        if isinstance(self.schedule, AdaptiveBudget) != (spec.schedule == AdaptiveBudget.kind):
+        if isinstance(self.schedule, AdaptiveBudget) != spec.adaptive:
             raise SordinoError("this plan is damaged: its recipe has another kind of schedule")
         if spec.private != (self.noise > 0):
             raise SordinoError(
@@ -449,7 +449,7 @@ class Plan:
                 f"{self.predicted_error:.4g} rms per coordinate of the iterates at learning rate 1, "
                 f"noise-to-displacement ratio {self.relative_error:.3g}",
             ),
-            ("update", recipe.update if recipe.schedule == "adaptive" else self.update.describe()),
+            ("update", AdaptiveBudget.update if recipe.adaptive else self.update.describe()),
             ("gradient evaluations", f"{self.gradient_evaluations:,}"),
             (
                 "noise memory",

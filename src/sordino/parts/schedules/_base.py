@@ -12,7 +12,7 @@ import base64
 import math
 import zlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -26,6 +26,7 @@ from sordino._base.errors import (
     require_count,
     shown,
 )
+from sordino._base.registry import Registry
 
 _UNPACKABLE: tuple[type[Exception], ...] = (*DAMAGE, zlib.error)
 # Numbers in a plan unpack to no more than this, whatever they claim: one for each of many steps.
@@ -57,13 +58,24 @@ class NoiseSchedule(ABC):
         }
 
 
-_SCHEDULES: dict[str, type[NoiseSchedule]] = {}
+def _admit(kind: str, cls: Any) -> type[NoiseSchedule]:
+    if not (isinstance(cls, type) and issubclass(cls, NoiseSchedule) and is_dataclass(cls)):
+        raise SordinoError(f"a schedule is a dataclass of NoiseSchedule, got {shown(cls)}")
+    if getattr(cls, "kind", None) != kind:
+        raise SordinoError(f"a schedule goes by its kind, {shown(getattr(cls, 'kind', None))}")
+    return cls
+
+
+# By kind, for plans that are read back and for `schedule_named`.
+SCHEDULES: Registry[type[NoiseSchedule]] = Registry(
+    "schedule", group="sordino.schedules", admit=_admit
+)
 _S = TypeVar("_S", bound=type[NoiseSchedule])
 
 
 def register(cls: _S) -> _S:
-    """Make a schedule known by its `kind`, for plans that are read back and for `schedule_named`."""
-    _SCHEDULES[cls.kind] = cls
+    """Make a schedule known by its `kind`."""
+    SCHEDULES.add(cls.kind, cls)
     return cls
 
 
@@ -96,7 +108,7 @@ def schedule_from_json(data: dict[str, Any]) -> NoiseSchedule:
 
 def make(kind: str, parameters: dict[str, Any]) -> NoiseSchedule:
     """The schedule of this kind with these parameters, or an error that names the right ones."""
-    cls = _SCHEDULES[require_choice("schedule", kind, _SCHEDULES)]
+    cls = SCHEDULES[kind]
     known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     for name in parameters:
         require_choice(f"parameter of schedule {kind!r}", name, known)

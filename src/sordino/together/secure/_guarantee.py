@@ -50,6 +50,7 @@ from sordino.parts.mechanisms import MOST_VARIANCE
 from sordino.privacy import (
     ADJACENCIES,
     LEAST_VARIANCE,
+    Adjacency,
     Guarantee,
     epsilon_from_rdp,
     rounding_distance,
@@ -254,7 +255,9 @@ class SumNoise:
         """All rounds together, a unit taking part in each; no credit for random batches."""
         require_choice("adjacency", adjacency, ADJACENCIES)
         require_count("rounds", rounds)
-        noise = replace(self, square=4 * self.square) if adjacency == "replace-one" else self
+        noise = (
+            replace(self, square=4 * self.square) if adjacency == Adjacency.REPLACE_ONE else self
+        )
         return Guarantee.gaussian(
             noise.mu * math.sqrt(rounds) * _UP,
             adjacency=adjacency,
