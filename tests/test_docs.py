@@ -38,6 +38,8 @@ from sordino.planning.recipes import RECIPES
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+# The workshop is part of the repository, not of the source archive: there, pages that use it are not run.
+WORKSHOP = (ROOT / "benchmarks").is_dir()
 # Pages on which a guarantee must be printed.
 PROMISING = ("README.md", "docs/guide.md", "docs/quickstart/", "docs/algorithms/")
 # How many blocks of each page are not run; the pages say why.
@@ -68,14 +70,22 @@ class Block:
     @property
     def commands(self) -> list[list[str]]:
         """The ``sordino`` commands in it, without the program's name."""
+        return self._commands("sordino ")
+
+    @property
+    def workshop(self) -> list[list[str]]:
+        """The commands of the workshop in it, ``python -m benchmarks ...``, likewise."""
+        return self._commands("python -m benchmarks ")
+
+    def _commands(self, program: str) -> list[list[str]]:
         found = []
         lines = [line.strip() for line in self.code.replace("\\\n", " ").splitlines()]
         # Where there are prompts, the other lines are output.
         prompted = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
         for line in prompted or lines:
-            if line.startswith("sordino "):
+            if line.startswith(program):
                 for part in shlex.join(shlex.split(line, comments=True)).split("'&&'"):
-                    found.append(shlex.split(part)[1:])
+                    found.append(shlex.split(part)[len(program.split()) :])
         return found
 
 
@@ -124,6 +134,10 @@ def quick_compilation() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", before)
 
 
+def needs_workshop(page: Path) -> bool:
+    return any("from benchmarks" in block.code for block in blocks(page) if is_run(block))
+
+
 def said(code: str) -> list[str]:
     return re.findall(r"# => (.+)$", code, flags=re.M)
 
@@ -156,6 +170,8 @@ def test_blocks_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if needs_workshop(page) and not WORKSHOP:
+        pytest.skip("this page uses benchmarks/, which is not in the source archive")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
     namespace: dict[str, object] = {"__name__": "documentation"}
@@ -188,7 +204,7 @@ def test_what_is_not_run_is_counted_and_says_why() -> None:
         name_of(page)
         for page in PAGES
         for block in blocks(page)
-        if block.commands and not block.reason and not is_run(block)
+        if (block.commands or block.workshop) and not block.reason and not is_run(block)
     )
     assert shown == SHOWN
 
@@ -199,6 +215,8 @@ def test_commands_are_ones_that_exist(page: Path) -> None:
     for block in blocks(page):
         for command in block.commands:
             understand(command)
+        for command in block.workshop if WORKSHOP else []:
+            understand(command, workshop_line())
 
 
 @cache
@@ -206,9 +224,16 @@ def command_line() -> Any:
     return typer.main.get_command(app)
 
 
-def understand(arguments: list[str]) -> None:
+@cache
+def workshop_line() -> Any:
+    from benchmarks.__main__ import app as workshop
+
+    return typer.main.get_command(workshop)
+
+
+def understand(arguments: list[str], known: Any = None) -> None:
     """Parse a command without running it."""
-    at, known = 0, command_line()
+    at, known = 0, known or command_line()
     context = known.make_context("sordino", [], resilient_parsing=True)
     while hasattr(known, "commands"):
         assert arguments[at] in known.commands, f"there is no command {' '.join(arguments)}"
@@ -220,6 +245,9 @@ def test_a_wrong_command_is_noticed() -> None:
     for wrong in ("trian income.csv", "train income.csv --epsilonn 1", "plan --examples many"):
         with pytest.raises(Exception, match=r"(?i)no such option|no command|not a valid"):
             understand(wrong.split())
+    for wrong in ("rnu a", "run a --epsilonn 1", "run a --jobs many") if WORKSHOP else ():
+        with pytest.raises(Exception, match=r"(?i)no such option|no command|not a valid"):
+            understand(wrong.split(), workshop_line())
 
 
 def test_the_reader_of_pages_reads_what_it_should(tmp_path: Path) -> None:
@@ -296,6 +324,7 @@ def test_pages_of_figures_get_into_the_menu(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not WORKSHOP, reason="docs/figures.py uses benchmarks/")
 def test_figures_are_made_by_the_library() -> None:
     """All of them can be made again, with titles and labelled axes."""
     figures = module("figures")
