@@ -42,7 +42,7 @@ coverage: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
 
 wheel: $(VENV)/.dev
-	$(BIN)/python tools/check_wheel.py
+	$(BIN)/python tools/check_wheel.py --keep dist
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'

@@ -7,13 +7,16 @@ Builds the source archive, and the wheel from that archive, in a temporary folde
 * in an empty environment, outside the checkout, the wheel installs with its extra ``demo``, and
   ``sordino demo`` and ``sordino verify`` run in an empty folder.
 
-``--no-install`` leaves out the last, which downloads what pip has not kept.
+``--no-install`` leaves out the last, which downloads what pip has not kept; ``--no-tests`` does not
+collect the tests, which takes pytest; ``--keep FOLDER`` copies both archives there.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -73,7 +76,7 @@ def check_wheel(wheel: Path) -> None:
     print(f"{wheel.name}: {modules} modules, {lines:,} lines, {wheel.stat().st_size / 1e6:.2f} MB")
 
 
-def check_sources(archive: Path, folder: Path) -> None:
+def check_sources(archive: Path, folder: Path, *, collect: bool) -> None:
     """The source archive has what it takes to test, and its tests do not need the workshop."""
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="data")
@@ -81,10 +84,14 @@ def check_sources(archive: Path, folder: Path) -> None:
     missing = [name for name in SOURCES if not (unpacked / name).is_file()]
     require(not missing, f"the source archive lacks {missing}")
     require(not (unpacked / "benchmarks").exists(), "benchmarks are in the source archive")
+    if not collect:
+        return
     env = {**os.environ, "PYTHONPATH": str(unpacked / "src")}
     command = (sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider")
     found = run(*command, "tests", cwd=unpacked, env=env)
-    print(f"{archive.name}: {found.strip().splitlines()[-1]}")
+    tests = sum(int(count) for count in re.findall(r"^tests/\S+: (\d+)$", found, flags=re.M))
+    require(tests > 0, f"no tests were collected in the source archive: {found}")
+    print(f"{archive.name}: {tests:,} tests can be collected")
 
 
 def check_installed(wheel: Path, folder: Path) -> None:
@@ -106,6 +113,8 @@ def check_installed(wheel: Path, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--no-install", action="store_true", help="do not install the wheel")
+    parser.add_argument("--no-tests", action="store_true", help="do not collect the tests")
+    parser.add_argument("--keep", type=Path, help="a folder to copy the archives to")
     given = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="sordino-wheel-") as temporary:
@@ -114,9 +123,13 @@ def main() -> None:
         (wheel,), (sources,) = (folder / "dist").glob("*.whl"), (folder / "dist").glob("*.tar.gz")
         check_wheel(wheel)
         (folder / "sources").mkdir()
-        check_sources(sources, folder / "sources")
+        check_sources(sources, folder / "sources", collect=not given.no_tests)
         if not given.no_install:
             check_installed(wheel, folder)
+        if given.keep:
+            given.keep.mkdir(parents=True, exist_ok=True)
+            for made in (wheel, sources):
+                shutil.copy(made, given.keep)
     print(f"the wheel is whole ({time.monotonic() - began:.0f} s)")
 
 
