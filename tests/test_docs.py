@@ -55,7 +55,7 @@ NOT_RUN = {
     "docs/quickstart/tables.md": 1,
 }
 # Blocks of commands that are shown without being marked: their commands are checked, not run.
-SHOWN = {"README.md": 1, "docs/bench.md": 1, "docs/federated.md": 4}
+SHOWN = {"docs/bench.md": 1, "docs/federated.md": 4}
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def name_of(page: Path) -> str:
 
 
 def is_run(block: Block) -> bool:
-    return block.language in ("python", "console") and not block.reason
+    return block.language in ("python", "console", "bash") and not block.reason
 
 
 @pytest.fixture
@@ -160,6 +160,17 @@ def run_console(block: Block) -> str:
     return printed
 
 
+def run_pasted(block: Block) -> str:
+    """Run a block of commands that is there to be pasted whole: no prompts, no output."""
+    assert len(block.commands) == len(block.code.splitlines()), "only sordino's commands are run"
+    printed = ""
+    for command in block.commands:
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, f"{command}: {result.output}"
+        printed += result.output
+    return printed
+
+
 @pytest.mark.usefixtures("quick_compilation", "own_recipes")
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(map(is_run, blocks(page)))], ids=name_of
@@ -183,6 +194,9 @@ def test_blocks_run(
             continue
         if block.language == "console":
             everything += run_console(block)
+            continue
+        if block.language == "bash":
+            everything += run_pasted(block)
             continue
         exec(compile(block.code, name_of(page), "exec", dont_inherit=True), namespace)
         printed = capsys.readouterr().out
@@ -284,6 +298,17 @@ def test_links_between_pages_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_figures_of_the_readme_are_those_of_the_pages_they_link_to() -> None:
+    rows = [line for line in PAGES[0].read_text().splitlines() if line.startswith("| [")]
+    assert len(rows) == 5
+    for row in rows:
+        page = (ROOT / str(re.search(r"\]\(([^)]+)\)", row)[1])).read_text(encoding="utf-8")  # type: ignore[index]
+        figures = re.findall(r"\d+\.\d{2,}", row)
+        assert figures
+        for figure in figures:
+            assert f" {figure} " in page.replace("*", " "), f"{figure} of {row}"
 
 
 def test_every_algorithm_has_a_page_with_a_figure() -> None:
