@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from html.parser import HTMLParser
+from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,9 @@ from sordino.planning.recipes import RECIPES
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+ABOUT = [
+    ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY", "CODE_OF_CONDUCT")
+]
 # The workshop is part of the repository, not of the source archive: there, pages that use it are not run.
 WORKSHOP = (ROOT / "benchmarks").is_dir()
 # Pages on which a guarantee must be printed.
@@ -294,7 +298,7 @@ def test_the_worked_example_is_the_file() -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in PAGES:
+    for page in [*PAGES, *ABOUT]:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
@@ -309,6 +313,28 @@ def test_figures_of_the_readme_are_those_of_the_pages_they_link_to() -> None:
         assert figures
         for figure in figures:
             assert f" {figure} " in page.replace("*", " "), f"{figure} of {row}"
+
+
+def resolved(name: str) -> object:
+    """A module, or a name of a module that is not private."""
+    module, _, last = name.rpartition(".")
+    found = getattr(import_module(module), last, None) if module else None
+    return import_module(name) if found is None else found
+
+
+def test_replacements_that_the_upgrade_page_names_are_there() -> None:
+    rows = re.findall(
+        r"^\| (`sordino\..+) \| (`sordino.+) \|$", (DOCS / "upgrade.md").read_text(), re.M
+    )
+    assert len(rows) > 60
+    for old, new in rows:
+        names = re.findall(r"`([\w.]+)`", new)
+        assert not any(part.startswith("_") for name in names for part in name.split("."))
+        if new.endswith("the same names"):
+            for name in re.findall(r"`(\w+)`", old.partition(":")[2]):
+                assert hasattr(resolved(names[0]), name), f"{names[0]} has no {name}"
+        else:
+            assert all(resolved(name) is not None for name in names)
 
 
 def test_every_algorithm_has_a_page_with_a_figure() -> None:
