@@ -52,6 +52,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/counts.py check
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
