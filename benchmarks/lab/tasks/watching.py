@@ -85,7 +85,7 @@ class _Watched(SeededRuns):
     ) -> None:
         super().__init__(plan, loss, start, data, key=audit_key(0, first))
         length = -(-self.steps // min(points, self.steps))
-        self._starts = [*chunk_starts(self.steps, length, plan.mechanism.breaks), self.steps]
+        self._starts = [*chunk_starts(self.steps, length, plan.mechanism.boundaries), self.steps]
         self.seen: list[tuple[Array, Array]] = []
         self.lagged: list[Array] = []
         self.ends = self._starts[1:]
