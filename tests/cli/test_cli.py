@@ -19,8 +19,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sordino import SordinoError, __version__
-from sordino.app.cli._demo import split, write_tables
+from sordino.app.cli._demo import split
 from sordino.app.cli._main import app
+from sordino.app.cli._output import write_tables
 from sordino.models._schema import Schema
 from sordino.models._tables import load_demo, read_table
 from sordino.planning._plans import Plan

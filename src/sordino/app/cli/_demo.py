@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sordino._base.errors import SordinoError
-from sordino._base.files import write_atomically
 from sordino.app.cli._console import out, show_guarantee, show_scores, spoken_warnings
 
 if TYPE_CHECKING:
@@ -45,7 +42,10 @@ def demo(
         train, test = split(frame)
         schema = replace(schema, examples=len(train))
         if tables is not None:
-            write_tables(tables, train, test, schema)
+            from sordino.app.cli._output import write_tables
+
+            for path in write_tables(tables, train, test, schema):
+                out().print(f"wrote {path}", soft_wrap=True, markup=False)
         out().print(
             f"Predicting {schema.target} for {len(train):,} people; {len(test):,} more play the "
             "role of public test data.",
@@ -70,25 +70,6 @@ def demo(
     show_guarantee(model.guarantee_.sentence())
     show_folder(out_folder)
     out().print(f"\nOpen {out_folder / REPORT} in a browser.", soft_wrap=True, markup=False)
-
-
-def write_tables(folder: Path, train: Any, test: Any, schema: Schema) -> None:
-    """The rows that the demonstration trains on, those it calls public, and what is public of both."""
-    files = ("people.csv", "public.csv", "schema.json")
-    others = sorted({path.name for path in folder.iterdir()} - {*files}) if folder.is_dir() else []
-    if others:
-        raise SordinoError(
-            f"{str(folder)!r} holds other files, such as {others[0]!r}; choose another"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    contents = (
-        train.to_csv(index=False),
-        test.to_csv(index=False),
-        json.dumps(schema.to_json(), indent=1) + "\n",
-    )
-    for name, content in zip(files, contents, strict=True):
-        write_atomically(folder / name, content)
-        out().print(f"wrote {folder / name}", soft_wrap=True, markup=False)
 
 
 def split(frame: Any) -> tuple[Any, Any]:
