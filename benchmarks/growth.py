@@ -64,7 +64,7 @@ def step_seconds(plan: Any, start: np.ndarray, data: tuple[np.ndarray, np.ndarra
     `benchmarks.recipes.seconds_per_step` does not wait for that copy, which grows with the rows.
     """
     run = TrainingRun(plan, Logistic(), start, data, key=RunKey.from_insecure_seed(0))
-    jax.block_until_ready((run.output(), run._data))
+    jax.block_until_ready((run.output(), run.driver.records))
     began = time.process_time()
     while not run.finished:
         run.advance()
