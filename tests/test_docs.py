@@ -337,6 +337,15 @@ def test_replacements_that_the_upgrade_page_names_are_there() -> None:
             assert all(resolved(name) is not None for name in names)
 
 
+def test_names_of_the_reference_are_there() -> None:
+    """Without building the site, which takes tools of its own."""
+    pages = sorted((DOCS / "api").glob("*.md"))
+    names = [n for page in pages for n in re.findall(r"^::: (\S+)$", page.read_text(), re.M)]
+    assert len(names) > 50
+    for name in names:
+        assert resolved(name) is not None
+
+
 def test_every_algorithm_has_a_page_with_a_figure() -> None:
     """A private recipe is a heading of one of the pages; each page has its picture."""
     headings = ""
