@@ -33,6 +33,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from sordino import __version__
 from sordino.app.cli._main import app
 from sordino.planning.recipes import RECIPES
 
@@ -344,6 +345,25 @@ def test_names_of_the_reference_are_there() -> None:
     assert len(names) > 50
     for name in names:
         assert resolved(name) is not None
+
+
+def test_decisions_are_short_and_listed() -> None:
+    index = (DOCS / "decisions" / "index.md").read_text()
+    records = sorted((DOCS / "decisions").glob("0*.md"))
+    assert len(records) >= 7
+    for record in records:
+        assert len(record.read_text().splitlines()) <= 30, record.name
+        assert f"({record.name})" in index
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    assert f"sordino-{__version__}-py3" in PAGES[0].read_text()
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert newest is not None
+    assert newest[1] == __version__
+    supported = __version__.rpartition(".")[0]
+    assert f"| {supported} | yes |" in (ROOT / "SECURITY.md").read_text()
 
 
 def test_every_algorithm_has_a_page_with_a_figure() -> None:
