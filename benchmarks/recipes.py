@@ -22,7 +22,7 @@ import sordino
 from sordino import Logistic, RunKey, Softmax
 from sordino.engine import TrainingRun
 from sordino.parts.mechanisms import reconstruct
-from sordino.planning import RECIPES
+from sordino.planning.recipes import RECIPES
 
 ROUNDS = 7
 
