@@ -40,10 +40,9 @@ def private() -> set[str]:
 LENT = {
     "_base": 11,
     "app": 4,
-    "audit": 3,
     "engine": 9,
     "models": 1,
-    "parts": 15,
+    "parts": 14,
     "privacy": 13,
     "report": 4,
     "together": 15,
