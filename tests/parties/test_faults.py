@@ -22,7 +22,7 @@ from sordino._base.keystore import KeyStore
 from sordino.parts._losses import Logistic
 from sordino.privacy._values import ClippedSum
 from sordino.together.parties._consortium import PartyCard
-from sordino.together.parties._journal import Journal
+from sordino.together.parties._journal import TurnJournal
 from sordino.together.parties._learner import Learner
 from sordino.together.parties._meeting import Meeting
 from sordino.together.parties._party import run_party
@@ -244,7 +244,7 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> threading.local:
     around(transport._Link, "receive_frame")
     around(KeyStore, "replace")
     for name in ("claim", "settle"):
-        around(Journal, name)
+        around(TurnJournal, name)
     return here
 
 

@@ -16,13 +16,13 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino._base.clock import utc_now
 from sordino._base.errors import DAMAGE, SordinoError, one_line
 from sordino._base.keystore import KeyStore
 from sordino._base.sqlite import Database, FileKind
@@ -241,7 +241,13 @@ class DurableServer:
         if self.evaluate is not None and (done.round % self.every == 0 or last):
             metrics = {k: float(v) for k, v in self.evaluate(self.server.output(after)).items()}
         record = RoundRecord(
-            done.round, done.turn, done.committed, done.blocks, asked, metrics, _now()
+            done.round,
+            done.turn,
+            done.committed,
+            done.blocks,
+            asked,
+            metrics,
+            utc_now("milliseconds"),
         )
         if self.server.secret is not None:
             self._keep_key(after)
@@ -272,11 +278,12 @@ class DurableServer:
 
     def _event(self, client: str | None, text: str) -> None:
         self.watcher.event(text)
-        self._events.append((_now(), client, text))
+        self._events.append((utc_now("milliseconds"), client, text))
         if self._file is not None:
             with self._file.transaction() as link:
                 link.execute(
-                    "INSERT INTO events (at, client, text) VALUES (?, ?, ?)", (_now(), client, text)
+                    "INSERT INTO events (at, client, text) VALUES (?, ?, ?)",
+                    (utc_now("milliseconds"), client, text),
                 )
 
     def _keep_reply(self, client: str, reply: bytes) -> None:
@@ -364,10 +371,6 @@ class DurableServer:
                 )
             key = bytes.fromhex(result)
         return replace(state, account=account, last_key=key)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _array_bytes(name: str, value: NDArray[Any]) -> bytes:

@@ -13,27 +13,23 @@ import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sordino._base.clock import utc_now
 from sordino._base.errors import SordinoError
 from sordino._base.keystore import KeyStore
 from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._client import Client, ClientState, Mask
 from sordino.together.federated._contribution import LocalData
-from sordino.together.federated._journal import Journal, JournalEntry, Seal, SealFile
+from sordino.together.federated._journal import JournalEntry, MessageJournal, MessageSeal
 from sordino.together.federated._messages import Refusal, Reply, RoundRequest, message_from_bytes
 from sordino.together.federated._noise import fresh_secret, order_key, permuted
 from sordino.together.secure._pads import Pads
 
 Clock = Callable[[], str]
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
@@ -122,14 +118,11 @@ class DurableClient:
       detail: why the last request was refused, for whoever runs this client; the server is told a code.
     """
 
-    def __init__(
-        self, client: Client, state: ClientState, journal: Journal, seals: SealFile, seal: Seal
-    ) -> None:
+    def __init__(self, client: Client, state: ClientState, journal: MessageJournal) -> None:
         self.client, self.state = client, state
-        self._journal, self._seals, self._seal = journal, seals, seal
-        self._is_sealed = True
+        self._journal = journal
         self._lock = threading.Lock()
-        self.clock: Clock = _now
+        self.clock: Clock = utc_now
         self.detail = ""
 
     @classmethod
@@ -149,30 +142,22 @@ class DurableClient:
           store: where the seal is kept; the user's key folder unless given.
           secret: the first secret of a new client; from the system's entropy unless given (tests).
         """
-        agreement = part.agreement
-        seals = SealFile(store or KeyStore(), agreement.digest, part.name)
-        held = Journal(journal, agreement.digest, part.name)
+
+        def new_seal() -> MessageSeal:
+            ratchet = secret or fresh_secret()
+            order = order_key(ratchet)
+            return MessageSeal(ratchet=ratchet, order=order, fingerprint=part.fingerprint(order))
+
+        held = MessageJournal(journal, part.agreement.digest, part.name, new_seal, store)
         try:
-            seal, entries = seals.load(), held.entries()
-            if seal is None and entries:
-                raise SordinoError(
-                    f"the seal of {part.name!r} is missing at {str(seals.path)!r}: without it this "
-                    "client cannot go on"
-                )
-            if seal is None:
-                first = secret or fresh_secret()
-                order = order_key(first)
-                print_ = part.fingerprint(order)
-                seal = Seal(0, b"", first, {}, order, print_)
-                seals.keep(seal)
-            if part.fingerprint(seal.order) != seal.fingerprint:
+            held.flush()
+            if part.fingerprint(held.seal.order) != held.seal.fingerprint:
                 raise SordinoError(
                     f"the examples of {part.name!r} are not those it began with; a client goes on with "
                     "the same data in the same order, or begins anew under a new agreement"
                 )
-            client = part.client(seal.order)
-            state, seal = _recovered(client, seal, entries, held, seals)
-            return cls(client, state, held, seals, seal)
+            client = part.client(held.seal.order)
+            return cls(client, _recovered(client, held), held)
         except BaseException:
             held.close()
             raise
@@ -191,7 +176,7 @@ class DurableClient:
 
     def _answer(self, request: RoundRequest) -> Reply | Refusal:
         try:
-            self._write_seal()
+            self._journal.flush()
             after, reply = self.client.respond(self.state, request)
             if after.index != self.state.index:
                 self._keep(after, request)
@@ -205,22 +190,17 @@ class DurableClient:
 
     def entries(self) -> list[JournalEntry]:
         """Everything that was sent."""
-        return self._journal.entries()
+        return list(self._journal.rows())
 
     def _keep(self, after: ClientState, request: RoundRequest) -> None:
         assert after.sent is not None
         entry = JournalEntry(after.sent, request.committed, self.client.spent(after), self.clock())
-        entry = replace(entry, hash=entry.chained(self._seal.hash))
+        entry = replace(entry, hash=entry.chained(self._journal.seal.hash))
         self._journal.add(entry, after.pending)
         # From here on the message counts, and nothing is sent until the seal says so too.
-        self._seal, self._is_sealed = _sealed(self._seal, after, entry.hash), False
+        seal = _sealed(self._journal.seal, after, entry.hash)
         self.state = after
-        self._write_seal()
-
-    def _write_seal(self) -> None:
-        if not self._is_sealed:
-            self._seals.keep(self._seal)
-            self._is_sealed = True
+        self._journal.keep(seal)
 
 
 def _request(client: Client, message: bytes) -> RoundRequest | Refusal:
@@ -240,35 +220,24 @@ def _bytes(state: ClientState, reply: Reply | Refusal) -> bytes:
     return state.pending if kept and state.pending is not None else reply.to_bytes()
 
 
-def _sealed(seal: Seal, state: ClientState, digest: bytes) -> Seal:
+def _sealed(seal: MessageSeal, state: ClientState, digest: bytes) -> MessageSeal:
     return replace(
         seal, index=state.index, hash=digest, ratchet=state.ratchet, keys=dict(state.keys)
     )
 
 
-def _recovered(
-    client: Client, seal: Seal, entries: list[JournalEntry], journal: Journal, seals: SealFile
-) -> tuple[ClientState, Seal]:
-    """The state after all messages, and the seal brought up to date."""
-    count = len(entries)
-    behind = count - seal.index
-    last = entries[seal.index - 1].hash if 0 < seal.index <= count else b""
-    if behind not in (0, 1) or last != seal.hash:
-        raise SordinoError(
-            f"the journal {str(journal.path)!r} has {count} messages, but {seal.index} were sent: it "
-            "is an old or another copy; put the newest one back, or begin anew under a new agreement"
-        )
+def _recovered(client: Client, journal: MessageJournal) -> ClientState:
+    """The state after all messages; the seal is brought up to date."""
+    seal, entries = journal.seal, list(journal.rows())
     state = client.begin(bytes(32))
     for entry in entries[: seal.index]:
         state = client.advanced(state, entry.committed, entry.sent)
     state = replace(state, ratchet=seal.ratchet, keys=dict(seal.keys))
-    if behind:
-        entry = entries[-1]
+    for entry in entries[seal.index :]:  # the row of a process that ended before its seal
         state = client.advanced(state, entry.committed, entry.sent)
-        seal = _sealed(seal, state, entry.hash)
-        seals.keep(seal)
-    pending = journal.last_reply(count) if count else None
-    return replace(state, pending=_as_sent_now(pending)), seal
+        journal.keep(_sealed(seal, state, entry.hash))
+    pending = journal.last_reply(len(entries)) if entries else None
+    return replace(state, pending=_as_sent_now(pending))
 
 
 def _as_sent_now(pending: bytes | None) -> bytes | None:

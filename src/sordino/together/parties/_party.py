@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino._base.errors import SordinoError, one_line
-from sordino.together.parties._journal import Journal, TurnRecord
+from sordino.together.parties._journal import TurnJournal, TurnRecord
 from sordino.together.parties._learner import Learner
 from sordino.together.parties._meeting import Meeting, confirm, meet
 from sordino.together.secure._base import SecureSum
@@ -60,7 +60,7 @@ def run_party(
     name: str,
     *,
     learner: Learner,
-    journal: Journal,
+    journal: TurnJournal,
     join: Callable[[], StarTransport],
     private_key: bytes,
     facts: Mapping[str, Any],
@@ -117,7 +117,7 @@ def run_party(
     )
 
 
-def _claimed(journal: Journal) -> Callable[[int, bytes], None]:
+def _claimed(journal: TurnJournal) -> Callable[[int, bytes], None]:
     def check(turn: int, digest: bytes) -> None:
         if journal.open_turn != turn:
             raise SordinoError(f"turn {turn} was not claimed")
@@ -125,7 +125,7 @@ def _claimed(journal: Journal) -> Callable[[int, bytes], None]:
     return check
 
 
-def _turn(learner: Learner, journal: Journal, engine: SecureSum) -> TurnRecord:
+def _turn(learner: Learner, journal: TurnJournal, engine: SecureSum) -> TurnRecord:
     turn = learner.done
     vector = learner.vector()
     largest = learner.terms.largest

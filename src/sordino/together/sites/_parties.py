@@ -39,7 +39,7 @@ from sordino.engine import LedgerAccount, Source
 from sordino.engine.ledger import Ledger
 from sordino.together.parties._consortium import Consortium, PartyCard
 from sordino.together.parties._engines import engine_of
-from sordino.together.parties._journal import Journal
+from sordino.together.parties._journal import TurnJournal
 from sordino.together.parties._learner import Learner
 from sordino.together.parties._meeting import Meeting
 from sordino.together.parties._party import PartyResult, Watcher, run_party
@@ -162,9 +162,9 @@ class PartySite:
         name = named_code(self.consortium.model)
         return model_from_json(self.consortium.model, () if name is None else (name,))
 
-    def journal(self, store: KeyStore | None = None) -> Journal:
+    def journal(self, store: KeyStore | None = None) -> TurnJournal:
         """This party's journal, new or as it was left."""
-        return Journal(self.folder / JOURNAL, self.consortium.digest, self.name, store=store)
+        return TurnJournal(self.folder / JOURNAL, self.consortium.digest, self.name, store=store)
 
     def run(
         self,
