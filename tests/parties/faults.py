@@ -39,11 +39,11 @@ from sordino._base.keystore import KeyStore
 from sordino._version import code_digest
 from sordino.parts._losses import Logistic
 from sordino.privacy._values import ClippedSum
+from sordino.together._callbacks import Callbacks
 from sordino.together.parties import _engines as engines
 from sordino.together.parties._consortium import Consortium
 from sordino.together.parties._journal import TurnJournal, TurnRecord
 from sordino.together.parties._learner import Learner
-from sordino.together.parties._party import Watcher
 from sordino.together.parties._rows import PartyRows
 from sordino.together.parties._terms import agree
 from sordino.together.secure._mask import MaskSum
@@ -131,7 +131,7 @@ def take_part(order: dict[str, Any]) -> dict[str, Any]:
         records(place, terms.examples[place], order["features"]),
         store=KeyStore(Path(order["keys"])),
         join_timeout=order["join_timeout"],
-        watcher=Watcher(met=lambda session, settled: note("met", settled), turned=turned),
+        callbacks=Callbacks(met=lambda session, settled: note("met", settled), turned=turned),
         watch=None if heard is None else lambda name, body: _heard(heard, body),
     )
     leaves = np.concatenate([np.ravel(leaf) for leaf in _leaves(finished.params)])
@@ -269,7 +269,7 @@ class Zygote:
         cache = Path(tempfile.gettempdir()) / "sordino-test-cache" / "parties"
         environment = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
             "JAX_PLATFORMS": "cpu",
             # Every process compiles the same two programs.
             "JAX_COMPILATION_CACHE_DIR": str(cache),

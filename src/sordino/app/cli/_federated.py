@@ -15,7 +15,7 @@ from sordino._base.errors import SordinoError, require_choice, require_count
 from sordino.app.cli._console import err, out, show_guarantee
 
 if TYPE_CHECKING:
-    from sordino.together.federated import Agreement, DurableServer, RoundRecord, Watcher
+    from sordino.together.federated import Agreement, Callbacks, DurableServer, RoundRecord
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -174,8 +174,8 @@ def server(
     require_count("every", every)
     site = ServerSite.load(folder, allow=allow_model or ())
     evaluate = None if test_file is None else site.model.evaluator(site.model.load(test_file))
-    with _resumable(), _watched(site.agreement) as watcher:
-        coordinator = site.open(evaluate=evaluate, every=every, watcher=watcher)
+    with _resumable(), _watched(site.agreement) as callbacks:
+        coordinator = site.open(evaluate=evaluate, every=every, callbacks=callbacks)
         try:
             show_agreement(site.agreement)
             if coordinator.state.round > 1:
@@ -306,14 +306,14 @@ def simulate(
     kept = compilation_cache(wanted=(model.description or {}).get("kind") == "table")
     evaluate = None if test_file is None else model.evaluator(model.load(test_file))
     show_agreement(agreement)
-    with kept, _watched(agreement) as watcher:
+    with kept, _watched(agreement) as callbacks:
         coordinator = local_server(
             agreement,
             model,
             insecure_seed=insecure_seed,
             evaluate=evaluate,
             every=every,
-            watcher=watcher,
+            callbacks=callbacks,
         )
         if engine == "ray":
             with tempfile.TemporaryDirectory(prefix="sordino-") as scratch:
@@ -395,7 +395,7 @@ def _spent(mu: float, agreement: Agreement) -> str:
 
 
 @contextmanager
-def _watched(agreement: Agreement) -> Iterator[Watcher]:
+def _watched(agreement: Agreement) -> Iterator[Callbacks]:
     """A bar with rounds, participation and score, and a line for everything unusual."""
     from rich.progress import (
         BarColumn,
@@ -405,7 +405,7 @@ def _watched(agreement: Agreement) -> Iterator[Watcher]:
         TimeRemainingColumn,
     )
 
-    from sordino.together.federated import Watcher
+    from sordino.together.federated import Callbacks
 
     console = out()
     columns = (
@@ -434,7 +434,7 @@ def _watched(agreement: Agreement) -> Iterator[Watcher]:
         def event(text: str) -> None:
             err().print(text, markup=False, soft_wrap=True, style="dim")
 
-        yield Watcher(done, event)
+        yield Callbacks(round_done=done, event=event)
 
 
 def _finish(

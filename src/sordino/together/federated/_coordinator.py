@@ -26,6 +26,7 @@ from sordino._base.clock import utc_now
 from sordino._base.errors import DAMAGE, SordinoError, one_line
 from sordino._base.keystore import KeyStore
 from sordino._base.sqlite import Database, FileKind
+from sordino.together._callbacks import Callbacks
 from sordino.together.federated._account import ChainAccountant
 from sordino.together.federated._messages import Reply, message_from_bytes
 from sordino.together.federated._server import RoundOutcome, Server, ServerState
@@ -94,14 +95,6 @@ class RoundRecord:
 
 
 @dataclass
-class Watcher:
-    """What is told to whoever looks on; all of it public."""
-
-    round_done: Callable[[RoundRecord], None] = lambda record: None
-    event: Callable[[str], None] = lambda text: None
-
-
-@dataclass
 class DurableServer:
     """See the module.
 
@@ -116,7 +109,7 @@ class DurableServer:
     chance: np.random.Generator = field(default_factory=np.random.default_rng)
     evaluate: Callable[[NDArray[np.float32]], Mapping[str, float]] | None = None
     every: int = 1
-    watcher: Watcher = field(default_factory=Watcher)
+    callbacks: Callbacks = field(default_factory=Callbacks)
     store: KeyStore | None = None
     _file: Database | None = None
     _silent: dict[str, int] = field(default_factory=dict)
@@ -264,7 +257,7 @@ class DurableServer:
         )
         self.state = after
         self._history.append(record)
-        self.watcher.round_done(record)
+        self.callbacks.round_done(record)
 
     def _keep_key(self, after: ServerState) -> None:
         """The new noise's key and the one before, until the file says which of them holds."""
@@ -277,7 +270,7 @@ class DurableServer:
         (self.store or KeyStore()).replace(_KIND, name, json.dumps(body).encode())
 
     def _event(self, client: str | None, text: str) -> None:
-        self.watcher.event(text)
+        self.callbacks.event(text)
         self._events.append((utc_now("milliseconds"), client, text))
         if self._file is not None:
             with self._file.transaction() as link:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino._base.errors import SordinoError, one_line
+from sordino.together._callbacks import Callbacks
 from sordino.together.parties._journal import TurnJournal, TurnRecord
 from sordino.together.parties._learner import Learner
 from sordino.together.parties._meeting import Meeting, confirm, meet
@@ -24,19 +25,6 @@ from sordino.together.secure._pads import Pads
 from sordino.together.secure._transport import StarTransport
 
 OpenEngine = Callable[[StarTransport, Meeting, Callable[[int, bytes], None]], SecureSum]
-
-
-@dataclass(frozen=True)
-class Watcher:
-    """What a party tells whoever watches it: public facts only.
-
-    Attributes:
-      met: called when all parties have come, with the session and the number of settled turns.
-      turned: called after each turn.
-    """
-
-    met: Callable[[Meeting, int], None] = lambda session, settled: None
-    turned: Callable[[TurnRecord, Learner], None] = lambda record, learner: None
 
 
 @dataclass(frozen=True)
@@ -66,7 +54,7 @@ def run_party(
     facts: Mapping[str, Any],
     open_engine: OpenEngine,
     check: Callable[[str, Mapping[str, Any]], None] | None = None,
-    watcher: Watcher | None = None,
+    callbacks: Callbacks | None = None,
 ) -> PartyResult:
     """Take part until the last turn.
 
@@ -80,9 +68,9 @@ def run_party(
       open_engine: the engine on these connections, for a session; it calls what it is given with a turn
         and a digest before anything is sent, if it does so at all.
       check: called with every party's name and facts; raises if they are not good enough.
-      watcher: is told about progress.
+      callbacks: are told about progress.
     """
-    watcher = watcher or Watcher()
+    callbacks = callbacks or Callbacks()
     began = time.perf_counter()
     for noised in journal.sums():
         learner.take(noised)
@@ -93,11 +81,11 @@ def run_party(
         session = meet(star, pads, journal, facts, check)
         for turn in range(learner.done, journal.settled):
             learner.take(journal.sum_of(turn))
-        watcher.met(session, journal.settled)
+        callbacks.met(session, journal.settled)
         while not learner.finished:
             if engine is None:
                 engine = open_engine(star, session, _claimed(journal))
-            watcher.turned(_turn(learner, journal, engine), learner)
+            callbacks.turned(_turn(learner, journal, engine), learner)
         apart = confirm(star, pads, session.nonce, "history", journal.history.hex())
         if apart:
             raise SordinoError(f"{', '.join(map(repr, apart))} has seen other sums than {name!r}")

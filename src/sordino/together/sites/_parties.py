@@ -37,12 +37,13 @@ from sordino._base.keystore import KeyStore
 from sordino._version import code_digest
 from sordino.engine import LedgerAccount, Source
 from sordino.engine.ledger import Ledger
+from sordino.together._callbacks import Callbacks
 from sordino.together.parties._consortium import Consortium, PartyCard
 from sordino.together.parties._engines import engine_of
 from sordino.together.parties._journal import TurnJournal
 from sordino.together.parties._learner import Learner
 from sordino.together.parties._meeting import Meeting
-from sordino.together.parties._party import PartyResult, Watcher, run_party
+from sordino.together.parties._party import PartyResult, run_party
 from sordino.together.secure._base import SecureSum
 from sordino.together.secure._certificates import new_certificate
 from sordino.together.secure._pads import new_private_key, public_key
@@ -175,7 +176,7 @@ class PartySite:
         dataset: str | None = None,
         known_by: Any = None,
         join_timeout: float | None = None,
-        watcher: Watcher | None = None,
+        callbacks: Callbacks | None = None,
         watch: Callable[[str, bytes], None] | None = None,
     ) -> PartyResult:
         """Take part until the end; started again, go on.
@@ -186,7 +187,7 @@ class PartySite:
           ledger, dataset: what pays for the run, before the first turn.
           known_by: what the ledger knows the data set by, if not by the arrays: the table they are from.
           join_timeout: seconds to wait for the others at first.
-          watcher: is told about progress.
+          callbacks: are told about progress.
           watch: sees what is received, for tests.
         """
         for name in (KEY, PAD_KEY):
@@ -261,7 +262,7 @@ class PartySite:
                     facts=facts,
                     open_engine=charged,
                     check=self._keep_signature,
-                    watcher=watcher,
+                    callbacks=callbacks,
                 )
             finally:
                 # Also where the others were gone before they could be asked for theirs.
