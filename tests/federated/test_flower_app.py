@@ -25,7 +25,7 @@ from sordino.together.federated.flower._app import (
     unpack,
 )
 from sordino.together.federated.flower._inprocess import InProcessGrid, run_in_process
-from sordino.together.federated.flower._losses import LossyEndpoint
+from tests.support.lossy import LossyEndpoint
 
 
 class Adder:

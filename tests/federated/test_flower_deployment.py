@@ -50,8 +50,8 @@ from sordino.together.federated.flower._deployment import (
     serve,
 )
 from sordino.together.federated.flower._keys import read_client_key
-from sordino.together.federated.flower._losses import LossyEndpoint
 from sordino.together.federated.flower._superlink import _register, _StateGrid, _superlink
+from tests.support.lossy import LossyEndpoint
 
 HOST = "127.0.0.1"
 ROUNDS = 30

@@ -29,7 +29,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino._base.errors import SordinoError, require_count
+from sordino._base.errors import SordinoError
 from sordino.together.federated._account import LEAK_UNITS, ROUNDED, ChainAccountant, chain_cost
 from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._cohorts import Cohorts
@@ -155,36 +155,6 @@ class SumStream:
                 moved[1:, 1:] = window[:-1, :-1]
                 window = moved
         return result
-
-
-def precision_bounds(
-    cohorts: Cohorts, *, leak: float = 1.0, variance: float = 1.0, growing: bool = False
-) -> Floats:
-    """Upper bounds of ``[Sigma^-1]_{tau tau}``, (T,), from the messages alone: for runs of any length.
-
-    ``1 / sum_{i in cohort} 1 / c_i`` with ``c_i = sum_{l >= tau} leak^(2 dist) / V_l``, what client i's
-    own stream tells (2.1): an example's change may be thought of as split among the cohort in any
-    way. With leak 1, V = 1 and K messages of everybody it is K / m (papers/02 5.4).
-    """
-    messages = cohorts.messages
-    later = np.zeros(cohorts.clients)
-    bounds = np.empty(cohorts.rounds)
-    for t in range(cohorts.rounds - 1, -1, -1):
-        members = cohorts.members[t]
-        V = variance * (messages.index[t] if growing else 1.0)
-        later[members] = 1 / V + leak**2 * later[members]
-        bounds[t] = 1 / np.sum(1 / later[members])
-    return bounds
-
-
-def expected_precision(clients: int, per_round: int, rounds: int) -> float:
-    """About ``[Sigma^-1]_{11}`` for random cohorts, leak 1, V = 1 (papers/02 5.4), far from few rounds.
-
-    ``[1 / (p (2 - p)) + T p / (2 - p)] / M``, where a client alone has ``p T``.
-    """
-    M, T = require_count("clients", clients), require_count("rounds", rounds)
-    p = require_count("per_round", per_round) / M
-    return (1 / (p * (2 - p)) + T * p / (2 - p)) / M
 
 
 @dataclass(frozen=True)

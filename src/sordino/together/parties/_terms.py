@@ -34,8 +34,12 @@ from sordino.planning.recipes import recipe_named
 from sordino.privacy import ROW, Guarantee, require_one_row
 from sordino.together.parties._encoding import growth
 from sordino.together.secure._base import TrustAssumption
-from sordino.together.secure._guarantee import engine_distance, from_tables, published_variance
-from sordino.together.secure._quantize import require_fit
+from sordino.together.secure._guarantee import (
+    engine_distance,
+    from_tables,
+    published_variance,
+    require_fit,
+)
 
 FORMAT, VERSION = "sordino-terms", 1
 # More than any consortium of data owners has; pads and codes go between all pairs.
