@@ -32,11 +32,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sordino._base.clock import utc_now
+from sordino._base.codec import canonical
 from sordino._base.errors import SordinoError, one_line, require_choice, require_count
 from sordino._base.identity import Identity
 from sordino._base.keystore import KeyStore
 from sordino.engine.ledger import _fingerprints as fingerprints
-from sordino.engine.ledger._chain import SEAL_BYTES, START, canonical, same, seal
+from sordino.engine.ledger._chain import SEAL_BYTES, START, same, seal
 from sordino.engine.ledger._composition import Allowance, ComposedCost, Headroom, what_fits
 from sordino.engine.ledger._database import File, create_file
 from sordino.engine.ledger._places import KIND, note_place, refuse_where_one_is_missing, witness_of

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino._base.codec import canonical
 from sordino._base.errors import SordinoError, shown
 
 _MAGIC = b"SORDFED1"
@@ -291,6 +292,6 @@ def _arrays(body: memoryview, parameters: int, dtype: str, count: int) -> list[N
 
 
 def _packed(kind: int, header: dict[str, Any], *arrays: tuple[NDArray[Any], str]) -> bytes:
-    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    text = canonical(header).encode()
     parts = [np.ascontiguousarray(array).astype(dtype).tobytes() for array, dtype in arrays]
     return b"".join([_FRAME.pack(_MAGIC, kind, len(text)), text, *parts])

@@ -17,8 +17,6 @@ planned variance. How far it is from an exact discrete Gaussian adds to the guar
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +24,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from sordino._base.codec import digest_of
 from sordino._base.errors import DAMAGE, SordinoError, require_choice, require_count, shown
 from sordino.parts import POISSON
 from sordino.parts.mechanisms import MOST_DRAWS
@@ -236,8 +235,7 @@ class Terms:
     @cached_property
     def hash(self) -> str:
         """SHA-256 of the canonical JSON."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of(self.to_json())
 
 
 _ROUNDING = Fraction(1, 1 << 50)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino._base.codec import load_json
 from sordino._base.errors import SordinoError, one_line, shown
 from sordino.models import RowPreparation, Schema
 from sordino.parts import LeastSquares, LinearLoss, Logistic, Softmax
@@ -235,13 +235,7 @@ def model_from_json(data: Any, allow: Collection[str] = ()) -> ModelSpec:
 
 def load_model_description(path: Path, allow: Collection[str] = ()) -> ModelSpec:
     """The model that a site's file describes; `allow` as in `model_from_json`."""
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise SordinoError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        raise SordinoError(f"{str(path)!r} is not JSON") from None
-    return model_from_json(data, allow)
+    return load_json(path, "a model's description", lambda data: model_from_json(data, allow))
 
 
 def _labels(schema: Schema, target: NDArray[Any]) -> NDArray[Any]:
