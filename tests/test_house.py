@@ -207,6 +207,16 @@ def test_the_public_surface_is_what_was_decided() -> None:
     assert surface() == API.read_text()
 
 
+def test_no_class_name_means_two_things() -> None:
+    where: dict[str, list[str]] = {}
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                where.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    twice = {name: places for name, places in where.items() if len(places) > 1}
+    assert not twice, twice
+
+
 def test_jax_privacy_is_imported_in_one_module_of_a_room_only() -> None:
     users = [
         path.relative_to(ROOT).as_posix()
