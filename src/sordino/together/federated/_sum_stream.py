@@ -28,6 +28,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cholesky_banded
 
 from sordino._base.errors import SordinoError
 from sordino.together.federated._account import LEAK_UNITS, ROUNDED, ChainAccountant, chain_cost
@@ -121,8 +122,6 @@ class SumStream:
     @cached_property
     def factor(self) -> Floats:
         """The band of the lower Cholesky factor: Sigma = L L^T, as wide as Sigma's own."""
-        from scipy.linalg import cholesky_banded  # here, because it takes long to import
-
         # Positive definite: every client's own covariance is, on the rounds it takes part in.
         return cholesky_banded(self.band, lower=True, check_finite=False)
 

@@ -19,6 +19,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
 from sordino._base.codec import digest_of, load_json, save_json
 from sordino._base.errors import DAMAGE, SordinoError, shown
 from sordino._version import __version__, code_digest
@@ -166,9 +171,6 @@ class Consortium:
 
     def sign(self, private_key: str) -> str:
         """A signature of the digest, hex, with a certificate's private key (PEM)."""
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-
         key = serialization.load_pem_private_key(private_key.encode(), None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise SordinoError("a party signs with the ECDSA key of its certificate")
@@ -176,11 +178,6 @@ class Consortium:
 
     def verify(self, name: str, signature: Any) -> None:
         """An error unless that is the party's signature of this file."""
-        from cryptography import x509
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives import hashes
-        from cryptography.hazmat.primitives.asymmetric import ec
-
         certificate = self.partners[self.place(name)].member.certificate
         key = x509.load_pem_x509_certificate(certificate.encode()).public_key()
         try:

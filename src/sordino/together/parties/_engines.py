@@ -12,6 +12,8 @@ from sordino.together.parties._party import OpenEngine
 from sordino.together.secure._base import SecureSum
 from sordino.together.secure._child import Tls
 from sordino.together.secure._mask import MaskSum
+from sordino.together.secure._mpyc_engine import MpycSum
+from sordino.together.secure._spu_engine import SpuSum
 from sordino.together.secure._transport import StarTransport
 
 # Ports of a party beyond its first one: for the parties of an engine, and for its nodes.
@@ -50,8 +52,6 @@ def engine_of(
         )
 
     def mpyc(star: StarTransport, session: Meeting, claim: Claim) -> SecureSum:
-        from sordino.together.secure._mpyc_engine import MpycSum
-
         return MpycSum(
             place,
             consortium.addresses(PARTIES),
@@ -61,8 +61,6 @@ def engine_of(
         )
 
     def spu(star: StarTransport, session: Meeting, claim: Claim) -> SecureSum:
-        from sordino.together.secure._spu_engine import SpuSum
-
         return SpuSum(
             place,
             terms.parties,

@@ -15,6 +15,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
 from sordino._base.errors import SordinoError, shown
 from sordino._base.files import write_atomically
 
@@ -43,12 +50,6 @@ def create_certificate(folder: Path, name: str, *, days: int = 825) -> tuple[Pat
 
 def new_certificate(name: str, *, days: int = 825) -> tuple[str, str]:
     """A certificate and its private key, both PEM."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
     if not NAME.fullmatch(name):
         raise SordinoError(
             f"a party's name must be 1 to 64 letters, digits, dots, dashes and underscores, and start "
@@ -93,10 +94,6 @@ def require_certificate(text: Any) -> None:
 
     A card or a consortium file may have anything between the lines of a certificate.
     """
-    from cryptography import x509
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     try:
         if str(text).count("-----BEGIN") != 1:
             raise ValueError

@@ -42,6 +42,11 @@ from sordino.together.federated._coordinator import DurableServer
 from sordino.together.federated._durable import ClientConfig, DurableClient
 from sordino.together.federated._noise import SECRET_BYTES
 from sordino.together.federated._server import Server
+from sordino.together.federated.flower._keys import (
+    create_authority,
+    create_client_key,
+    create_server_certificate,
+)
 from sordino.together.sites._models import ModelSpec, load_model_description
 
 AGREEMENT, MODEL_DESCRIPTION = "agreement.json", "model.json"
@@ -234,12 +239,6 @@ def _make_keys(staging: Path, server: Path, clients: Mapping[str, Path], host: s
     The authority's own key stays in the server's folder, to renew the certificate with; it may be
     taken away from there.
     """
-    from sordino.together.federated.flower._keys import (
-        create_authority,
-        create_client_key,
-        create_server_certificate,
-    )
-
     authority = create_authority(server)
     hosts = list(dict.fromkeys([host, "127.0.0.1", "localhost"]))
     create_server_certificate(server, hosts)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import io
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -22,12 +23,14 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.codec import load_json
 from sordino._base.errors import SordinoError, one_line, shown
-from sordino.models import RowPreparation, Schema
+from sordino.models import RowPreparation, Schema, read_table
 from sordino.parts import LeastSquares, LinearLoss, Logistic, Softmax
 from sordino.together.federated._contribution import flattened
 
@@ -67,8 +70,6 @@ class ModelSpec:
 
     def unflattened(self, vector: NDArray[np.float32]) -> Any:
         """A vector (d,) as parameters."""
-        import jax
-
         leaves, structure = jax.tree.flatten(self.params)
         ends = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
         parts = np.split(np.asarray(vector), ends)
@@ -82,9 +83,6 @@ class ModelSpec:
         if self.metrics is not None:
             given = self.metrics
             return lambda vector: given(self.unflattened(vector), data)
-        import jax
-        import jax.numpy as jnp
-
         losses = jax.jit(jax.vmap(self.loss, in_axes=(None, *[0] * len(data))))
         return lambda vector: {"loss": float(jnp.mean(losses(self.unflattened(vector), *data)))}
 
@@ -92,10 +90,6 @@ class ModelSpec:
         """A file's name and bytes for the trained parameters."""
         if self.save is not None:
             return "model.npz", self.save(self.unflattened(vector))
-        import io
-
-        import jax
-
         buffer = io.BytesIO()
         leaves = jax.tree.leaves(self.unflattened(vector))
         np.savez(buffer, allow_pickle=False, **{f"leaf-{i}": leaf for i, leaf in enumerate(leaves)})
@@ -119,8 +113,6 @@ def table_model(schema: Schema) -> ModelSpec:
         raise SordinoError("the schema has neither classes nor target_bounds; add one of them")
 
     def load(path: Path) -> tuple[Any, ...]:
-        from sordino.models import read_table
-
         return arrays_of(read_table(path))
 
     def arrays_of(frame: Any) -> tuple[Any, ...]:
