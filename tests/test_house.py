@@ -61,16 +61,27 @@ def room_of(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[tuple[str, str | None]]:
-    """(module, name) of all that a file imports from Sordino; no name where a module is imported."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """(module, name) of all that a file imports from Sordino; no name where a module is imported.
+
+    Of a door that is imported itself (``from sordino import models``), the names that are used.
+    """
+    tree = ast.parse(path.read_text())
+    doors = {}
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             if node.module.split(".")[0] == "sordino":
                 for alias in node.names:
-                    yield node.module, alias.name
+                    if f"{node.module}.{alias.name}" in DOORS and path.name != "__init__.py":
+                        doors[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                    else:
+                        yield node.module, alias.name
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] == "sordino":
                     yield alias.name, None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield from ((doors[name], node.attr) for name in doors if name == node.value.id)
 
 
 def between_rooms() -> Iterator[tuple[str, str, str, str | None]]:

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from sordino._base.files import write_atomically
+from sordino._version import __version__
 from sordino.app.cli._console import _bytes, err, out, show_guarantee
 from sordino.app.cli._party_progress import Scores, Scoring
+from sordino.app.cli._train import today
+from sordino.together import parties
 
 if TYPE_CHECKING:
     from sordino.together.parties import Consortium, PartyResult, TurnRecord
@@ -32,8 +36,6 @@ def kept_scores(path: Path) -> dict[int, Scores]:
 
 
 def keep_scores(path: Path, scores: Any) -> None:
-    from sordino._base.files import write_atomically
-
     write_atomically(path, json.dumps(scores) + "\n")
 
 
@@ -78,10 +80,6 @@ def finish(
 
 
 def write_results(folder: Path, consortium: Consortium) -> None:
-    from sordino._base.files import write_atomically
-    from sordino._version import __version__
-    from sordino.app.cli._train import today
-
     terms = consortium.terms
     guarantee = terms.guarantee
     delta = guarantee.delta_hint
@@ -109,10 +107,7 @@ def write_report(
     own: str | None,
     different: Sequence[str] = (),
 ) -> None:
-    from sordino.app.cli._train import today
-    from sordino.together.parties import write_parties_report
-
-    write_parties_report(
+    parties.write_parties_report(
         path,
         consortium,
         records,
