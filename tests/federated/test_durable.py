@@ -15,8 +15,7 @@ from sordino._base.keystore import KeyStore
 from sordino.together.federated import _durable as durable_module
 from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._coordinator import DurableServer
-from sordino.together.federated._durable import DurableClient
-from sordino.together.federated._journal import MessageJournal
+from sordino.together.federated._durable import DurableClient, MessageJournal
 from sordino.together.federated._messages import Refusal, Reply, message_from_bytes
 from tests.federated.worlds import (
     FEATURES,

@@ -40,7 +40,7 @@ from sordino._version import code_digest
 from sordino.parts._losses import Logistic
 from sordino.privacy._values import ClippedSum
 from sordino.together._callbacks import Callbacks
-from sordino.together.parties import _engines as engines
+from sordino.together.parties import _party as engines
 from sordino.together.parties._consortium import Consortium
 from sordino.together.parties._journal import TurnJournal, TurnRecord
 from sordino.together.parties._learner import Learner

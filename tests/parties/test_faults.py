@@ -29,9 +29,8 @@ from sordino.together.parties._party import run_party
 from sordino.together.parties._rows import PartyRows
 from sordino.together.parties._terms import Terms, agree
 from sordino.together.secure import _transport as transport
-from sordino.together.secure._certificates import new_certificate
 from sordino.together.secure._mask import MaskSum
-from sordino.together.secure._roster import RosterEntry
+from sordino.together.secure._roster import RosterEntry, new_certificate
 from sordino.together.secure._transport import StarTransport
 from sordino.together.sites._parties import CARD, CERTIFICATE, CONSORTIUM, KEY, SIGNATURE, PartySite
 from tests.parties.faults import (

@@ -13,8 +13,8 @@ from mpmath import mp, mpf
 
 from sordino import SordinoError
 from sordino.privacy._guarantee import compose
-from sordino.together.secure._base import TrustAssumption
-from sordino.together.secure._guarantee import (
+from sordino.together.secure._base import (
+    TrustAssumption,
     engine_distance,
     published_variance,
     share_variance,

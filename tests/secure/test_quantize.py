@@ -13,7 +13,7 @@ from scipy.special import chdtrc
 
 from sordino import SordinoError
 from sordino.parts.mechanisms._chacha import ChaCha20Generator
-from sordino.together.secure._guarantee import require_fit
+from sordino.together.secure._base import require_fit
 from tests.support.grid import Grid
 
 

@@ -17,12 +17,13 @@ import pytest
 
 from sordino import SordinoError
 from sordino.together.secure import _transport as transport
-from sordino.together.secure._certificates import (
+from sordino.together.secure._roster import (
+    Roster,
+    RosterEntry,
     certificate_fingerprint,
     create_certificate,
     new_certificate,
 )
-from sordino.together.secure._roster import Roster, RosterEntry
 from sordino.together.secure._transport import StarTransport
 
 NAMES = ("a", "b", "c")

@@ -23,8 +23,7 @@ from sordino.together.federated.flower._keys import create_client_key, read_clie
 from sordino.together.parties import _meeting as meeting
 from sordino.together.parties._consortium import Consortium, PartyCard
 from sordino.together.parties._journal import TurnJournal
-from sordino.together.secure._certificates import new_certificate
-from sordino.together.secure._roster import RosterEntry
+from sordino.together.secure._roster import RosterEntry, new_certificate
 from sordino.together.secure._transport import StarTransport
 from sordino.together.sites._folders import ClientSite, create
 from sordino.together.sites._parties import KEY, PAD_KEY, PartySite, create_party

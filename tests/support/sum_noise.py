@@ -42,8 +42,8 @@ from sordino.privacy import (
 )
 from sordino.privacy._conversions import epsilon_from_rdp
 from sordino.privacy._discrete import LEAST_VARIANCE
-from sordino.together.secure._base import TrustAssumption
-from sordino.together.secure._guarantee import (
+from sordino.together.secure._base import (
+    TrustAssumption,
     engine_distance,
     from_tables,
     share_variance,

@@ -20,7 +20,6 @@ from sordino._base.files import write_atomically
 from sordino.app.cli._console import INTERRUPTED, err, out, show_guarantee
 from sordino.app.cli._train import today
 from sordino.together import federated, sites
-from sordino.together.federated import flower
 
 if TYPE_CHECKING:
     from sordino.together.federated import Agreement, DurableServer, RoundRecord
@@ -174,6 +173,8 @@ def server(
     every: _Every = 1,
 ) -> None:
     """Run the server until the rounds are done. Started again, it goes on where it was."""
+    from sordino.together.federated.flower import serve
+
     _quiet_flower()
 
     require_count("every", every)
@@ -187,7 +188,7 @@ def server(
                 out().print(f"going on with round {coordinator.state.round:,}")
             settings = site.settings
             if not coordinator.finished:
-                flower.serve(
+                serve(
                     coordinator,
                     clients=site.nodes(),
                     certificate=folder / "server.crt",
@@ -214,6 +215,8 @@ def client(
     ] = None,
 ) -> None:
     """Answer a server's requests until stopped. Started again, it goes on with the same counters."""
+    from sordino.together.federated.flower import join
+
     _quiet_flower()
 
     site = sites.ClientSite.load(folder, allow=allow_model or ())
@@ -227,7 +230,7 @@ def client(
             markup=False,
         )
         with _resumable():
-            flower.join(
+            join(
                 ReportingEndpoint(endpoint, site.agreement),
                 name=site.settings.name,
                 key=site.node_key,

@@ -24,7 +24,7 @@ from sordino.parts.contributions import VmapEvaluator, clip_pytree
 from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._cohorts import Cohorts
 from sordino.together.federated._contribution import ClientEvaluator, flattened
-from sordino.together.federated._sum_noise import RoundNoise
+from sordino.together.federated._sum_stream import RoundNoise
 
 # Examples whose logits and residuals exist at the same time.
 _TOGETHER = 4096

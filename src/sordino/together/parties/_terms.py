@@ -32,8 +32,8 @@ from sordino.planning import DISCRETE, Plan, plan
 from sordino.planning.recipes import recipe_named
 from sordino.privacy import ROW, Guarantee, require_one_row
 from sordino.together.parties._encoding import growth
-from sordino.together.secure._base import TrustAssumption
-from sordino.together.secure._guarantee import (
+from sordino.together.secure._base import (
+    TrustAssumption,
     engine_distance,
     from_tables,
     published_variance,

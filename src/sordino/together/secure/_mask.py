@@ -50,8 +50,13 @@ import numpy as np
 
 from sordino._base.errors import SordinoError, one_line, require_count
 from sordino.parts.mechanisms import MOST_VARIANCE, ChaCha20Generator, discrete_gaussian
-from sordino.together.secure._base import Integers, TrustAssumption
-from sordino.together.secure._guarantee import published_variance, require_fit, share_variance
+from sordino.together.secure._base import (
+    Integers,
+    TrustAssumption,
+    published_variance,
+    require_fit,
+    share_variance,
+)
 from sordino.together.secure._pads import Pads
 from sordino.together.secure._roster import Roster
 from sordino.together.secure._transport import StarTransport

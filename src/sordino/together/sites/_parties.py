@@ -13,8 +13,6 @@ What batches are drawn from, and how far the party has come, is sealed in the us
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,10 +25,9 @@ import numpy as np
 
 from sordino._base.errors import SordinoError
 from sordino._base.files import (
+    new_folder,
     remove_leftovers,
-    remove_staging,
     require_private,
-    staging_folder,
     write_atomically,
 )
 from sordino._base.keystore import KeyStore
@@ -39,15 +36,13 @@ from sordino.engine import LedgerAccount, Source
 from sordino.engine.ledger import Ledger
 from sordino.together._callbacks import Callbacks
 from sordino.together.parties._consortium import Consortium, PartyCard
-from sordino.together.parties._engines import engine_of
 from sordino.together.parties._journal import TurnJournal
 from sordino.together.parties._learner import Learner
 from sordino.together.parties._meeting import Meeting
-from sordino.together.parties._party import PartyResult, run_party
+from sordino.together.parties._party import PartyResult, engine_of, run_party
 from sordino.together.secure._base import SecureSum
-from sordino.together.secure._certificates import new_certificate
 from sordino.together.secure._pads import new_private_key, public_key
-from sordino.together.secure._roster import RosterEntry
+from sordino.together.secure._roster import RosterEntry, new_certificate
 from sordino.together.secure._transport import StarTransport
 from sordino.together.sites._models import ModelSpec, model_from_json, named_code, require_allowed
 
@@ -60,29 +55,14 @@ def create_party(
     folder: Path, name: str, *, examples: int, host: str = "127.0.0.1", port: int = 7000
 ) -> PartyCard:
     """Make a new party's folder with its keys; its card. All of it or nothing."""
-    folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise SordinoError(f"there is something at {str(folder)!r} already; choose a new folder")
     certificate, key = new_certificate(name)
     private = new_private_key()
     card = PartyCard(RosterEntry(name, public_key(private), certificate), examples, host, port)
-    remove_staging(folder)
-    staging = staging_folder(folder)
-    try:
-        staging.mkdir(mode=0o700, parents=True)
+    with new_folder(Path(folder)) as staging:
         write_atomically(staging / KEY, key, mode=0o600)
         write_atomically(staging / PAD_KEY, private, mode=0o600)
         write_atomically(staging / CERTIFICATE, certificate)
         card.save(staging / CARD)
-        if folder.exists():
-            folder.rmdir()
-        os.rename(staging, folder)
-    except OSError as error:
-        raise SordinoError(
-            f"{str(folder)!r} cannot be written: {error.strerror or error}"
-        ) from None
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     return card
 
 
