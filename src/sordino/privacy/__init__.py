@@ -19,6 +19,7 @@ __all__ = [
     "Guarantee",
     "MatrixStrategy",
     "MinSeparation",
+    "NoisedSum",
     "ParallelStrategy",
     "Participation",
     "PatternList",
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
     from sordino.privacy._units import ROW as ROW
     from sordino.privacy._units import require_one_row as require_one_row
     from sordino.privacy._values import ClippedSum as ClippedSum
+    from sordino.privacy._values import NoisedSum as NoisedSum
     from sordino.privacy._values import PrivateEstimate as PrivateEstimate
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)
