@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
-from rich.table import Table
-
-from sordino import planning
 from sordino.app.cli._console import out
 
 if TYPE_CHECKING:
@@ -17,6 +12,12 @@ if TYPE_CHECKING:
 
 def show_comparison(found: RecipeRanking) -> None:
     """The ranking as a table, what was left out, and the conclusion in words."""
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    from sordino.planning import conclusion
+
     console = out()
     best = found.best
     console.print(
@@ -52,4 +53,4 @@ def show_comparison(found: RecipeRanking) -> None:
     for label, reason in found.left_out:
         console.print(f"left out: {escape(label)}: {escape(reason)}", style="dim")
     console.print()
-    console.print(escape(planning.conclusion(found)), style="bold")
+    console.print(escape(conclusion(found)), style="bold")

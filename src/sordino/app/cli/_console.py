@@ -7,21 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.panel import Panel
-from rich.table import Table
-from rich.text import Text
 
 from sordino._base.errors import PrivacyWarning
 
 if TYPE_CHECKING:
     from sordino.planning import Plan
     from sordino.report import ScoreTable
-
-# Exit code of a command that was stopped by Ctrl-C.
-INTERRUPTED = 130
 
 
 def out() -> Console:
@@ -72,6 +65,10 @@ def show_plan(plan: Plan, parameters: int | None = None) -> None:
         for heading, text in lines:
             console.print(f"{heading:>{width}}  {text}", soft_wrap=True, markup=False)
         return
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
     grid = Table.grid(padding=(0, 2))
     grid.add_column(justify="right", style="cyan", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -82,6 +79,9 @@ def show_plan(plan: Plan, parameters: int | None = None) -> None:
 
 def show_scores(comparison: ScoreTable) -> None:
     """Scores on public test data, the private one first."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("model", overflow="fold")
     table.add_column(comparison.metric.replace("_", " "), justify="right", no_wrap=True)
@@ -101,6 +101,9 @@ def show_guarantee(sentence: str) -> None:
     if not console.is_terminal:
         console.print(sentence, soft_wrap=True, markup=False)
         return
+    from rich.panel import Panel
+    from rich.text import Text
+
     body = Text(sentence)
     console.print(Panel(body, title="[bold]guarantee[/]", title_align="left", border_style="green"))
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
-from rich.table import Table
 
-from sordino import planning, privacy
 from sordino._base.errors import SordinoError
 from sordino.app.cli._console import out
 
@@ -115,6 +110,7 @@ def what_fits(
     With --plan, exits with code 1 if the plan does not fit.
     """
     from sordino.engine.ledger import BudgetExceeded
+    from sordino.planning import Plan
 
     book = _opened(ledger)
     fits = book.what_fits(dataset)
@@ -122,7 +118,7 @@ def what_fits(
     lines = [_room(fits)]
     if plan is not None:
         try:
-            book.check(dataset, planning.Plan.load(plan))
+            book.check(dataset, Plan.load(plan))
             answer["plan"] = {"fits": True}
             lines.append("the plan fits")
         except BudgetExceeded as refused:
@@ -157,6 +153,8 @@ def cancel(
 @app.command()
 def verify(ledger: _File = None, as_json: _Json = False) -> None:
     """Check every seal, table and plan, and that this is the latest copy."""
+    from dataclasses import asdict
+
     result = _opened(ledger).verify()
     if as_json:
         _print_json(asdict(result))
@@ -198,16 +196,19 @@ _STYLES = {
 
 
 def _show_status(status: Status) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    from sordino.privacy import rounded_up
+
     console, allowance = out(), status.dataset.allowance
     if status.epsilon is not None:
         assert allowance.epsilon is not None
-        share, spent = (
-            status.epsilon / allowance.epsilon,
-            f"epsilon {privacy.rounded_up(status.epsilon)}",
-        )
+        share, spent = status.epsilon / allowance.epsilon, f"epsilon {rounded_up(status.epsilon)}"
     else:
         assert allowance.mu is not None
-        share, spent = status.mu / allowance.mu, f"mu {privacy.rounded_up(status.mu)}"
+        share, spent = status.mu / allowance.mu, f"mu {rounded_up(status.mu)}"
     console.print(
         f"[bold cyan]{escape(status.dataset.name)}[/]  {escape(status.dataset.describe())}",
         soft_wrap=True,
@@ -230,7 +231,7 @@ def _show_status(status: Status) -> None:
                 escape(held.run),
                 held.state,
                 escape(held.recipe),
-                privacy.rounded_up(cost),
+                rounded_up(cost),
                 escape(held.who),
                 _when(held.at),
                 style=_STYLES.get(held.state, ""),
@@ -240,6 +241,10 @@ def _show_status(status: Status) -> None:
 
 
 def _show_history(entries: Sequence[LedgerEntry]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("", justify="right", style="dim")
     table.add_column("when (UTC)", no_wrap=True)

@@ -254,7 +254,7 @@ def join(
             if steps not in scoring.scores:
                 display.scored(steps, scoring.of(steps, lambda: finished.params))
     except KeyboardInterrupt:
-        from sordino.app.cli._console import INTERRUPTED
+        from sordino.app.cli._main import INTERRUPTED
 
         if not (met or before):
             raise

@@ -8,11 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column
 
 from sordino.app.cli._console import _bytes, err, out
-from sordino.together import federated
 
 if TYPE_CHECKING:
     from sordino.together.parties import TurnRecord
@@ -111,6 +108,15 @@ def progress(steps: int, *, lost: int = 0) -> Iterator[Display]:
     Args:
       lost: turns that were lost before.
     """
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.table import Column
+
     console = out()
     columns = (
         TextColumn("turns"),
@@ -160,7 +166,9 @@ class Scoring:
         """Scores of these parameters."""
         if self._evaluate is None:
             return {}
-        self.scores[settled] = dict(self._evaluate(federated.flattened(params())))
+        from sordino.together.federated import flattened
+
+        self.scores[settled] = dict(self._evaluate(flattened(params())))
         self._keep(self.scores)
         return self.scores[settled]
 

@@ -10,12 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sordino._base.files import write_atomically
-from sordino._version import __version__
 from sordino.app.cli._console import _bytes, err, out, show_guarantee
 from sordino.app.cli._party_progress import Scores, Scoring
-from sordino.app.cli._train import today
-from sordino.together import parties
 
 if TYPE_CHECKING:
     from sordino.together.parties import Consortium, PartyResult, TurnRecord
@@ -36,6 +32,8 @@ def kept_scores(path: Path) -> dict[int, Scores]:
 
 
 def keep_scores(path: Path, scores: Any) -> None:
+    from sordino._base.files import write_atomically
+
     write_atomically(path, json.dumps(scores) + "\n")
 
 
@@ -80,6 +78,10 @@ def finish(
 
 
 def write_results(folder: Path, consortium: Consortium) -> None:
+    from sordino._base.files import write_atomically
+    from sordino._version import __version__
+    from sordino.app.cli._train import today
+
     terms = consortium.terms
     guarantee = terms.guarantee
     delta = guarantee.delta_hint
@@ -107,7 +109,10 @@ def write_report(
     own: str | None,
     different: Sequence[str] = (),
 ) -> None:
-    parties.write_parties_report(
+    from sordino.app.cli._train import today
+    from sordino.together.parties import write_parties_report
+
+    write_parties_report(
         path,
         consortium,
         records,

@@ -26,11 +26,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sordino._base.errors import SordinoError
-from sordino._base.keystore import KeyStore
 from sordino._base.processes import clean_environment, python_module
-from sordino.app.cli._console import INTERRUPTED, err, out, say_error
+from sordino.app.cli._console import err, out, say_error
 from sordino.app.cli._party_progress import progress
-from sordino.together import parties
 
 if TYPE_CHECKING:
     from sordino.app.cli._party_terms import ProposalOptions
@@ -69,6 +67,7 @@ class Simulation:
         timeout: float,
     ) -> Simulation:
         """Make what is not there yet: parties, the consortium file, signatures."""
+        from sordino.together.parties import Consortium
         from sordino.together.sites import PartySite, create_party
 
         count = len(names)
@@ -100,8 +99,8 @@ class Simulation:
         cards = tuple(site.card for site in sites)
         if [card.examples for card in cards] != sizes:
             raise SordinoError(f"{str(folder)!r} is a simulation with other data; {_NEW}")
-        consortium = parties.Consortium(name, cards, terms, model.description, timeout)
-        if file.exists() and parties.Consortium.load(file).digest != consortium.digest:
+        consortium = Consortium(name, cards, terms, model.description, timeout)
+        if file.exists() and Consortium.load(file).digest != consortium.digest:
             raise SordinoError(f"{str(folder)!r} is a simulation of another run; {_NEW}")
         consortium.save(file)
         for site in sites:
@@ -129,6 +128,7 @@ class Simulation:
 
     def records(self) -> dict[str, list[TurnRecord]]:
         """Every party's turns."""
+        from sordino._base.keystore import KeyStore
         from sordino.together.sites import PartySite
 
         result = {}
@@ -252,6 +252,8 @@ class _Group:
                 with suppress(queue.Empty):
                     shown.take(*self._events.get(timeout=0.1))
         except KeyboardInterrupt:
+            from sordino.app.cli._main import INTERRUPTED
+
             self._end()
             err().print("stopped, all parties; give the same command again to go on")
             raise typer.Exit(INTERRUPTED) from None

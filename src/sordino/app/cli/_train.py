@@ -251,7 +251,7 @@ def resumable(checkpoint: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         if not checkpoint.exists():
             raise
-        from sordino.app.cli._console import INTERRUPTED
+        from sordino.app.cli._main import INTERRUPTED
 
         err().print("stopped; the same command goes on from the last checkpoint", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
