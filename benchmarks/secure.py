@@ -31,6 +31,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from tests.support.certificates import create_certificate
 from tests.support.plain_sums import noised_total
 from tests.support.turn_file import TurnFile
 
@@ -39,7 +40,6 @@ from sordino.together.secure import (
     SecureSum,
     Tls,
     certificate_fingerprint,
-    create_certificate,
 )
 
 PARTIES = 5

@@ -19,8 +19,9 @@ from sordino.together.parties._journal import TurnJournal
 from sordino.together.parties._meeting import FACTS, MOST_SKEW, Meeting, confirm, meet
 from sordino.together.secure import _transport as transport
 from sordino.together.secure._pads import Pads, new_private_key, public_key
-from sordino.together.secure._roster import Roster, RosterEntry, create_certificate
+from sordino.together.secure._roster import Roster, RosterEntry
 from sordino.together.secure._transport import StarTransport
+from tests.support.certificates import create_certificate
 
 COMMON = {
     "version": "0.4.0",

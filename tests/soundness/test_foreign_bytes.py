@@ -147,8 +147,8 @@ def test_files_never_become_code(name: str, place: Path, monkeypatch: pytest.Mon
 
 def messages() -> dict[str, tuple[Callable[[bytes], Any], list[bytes]]]:
     """Everything that parses what came over a network, or a secret's file, and what it is fed."""
+    from sordino.together._certificates import read_client_key, read_public_keys
     from sordino.together.federated._durable import MessageSeal
-    from sordino.together.federated.flower._keys import read_client_key, read_public_keys
     from sordino.together.parties._journal import TurnSeal, unpacked
     from sordino.together.parties._meeting import _divided, _facts, _opened
     from sordino.together.secure._roster import Roster, RosterEntry

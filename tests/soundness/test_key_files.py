@@ -19,11 +19,11 @@ from sordino._base import files as _files
 from sordino._base.errors import SordinoError
 from sordino._base.files import write_atomically
 from sordino._base.keystore import KeyStore
-from sordino.together.federated.flower._keys import create_client_key, read_client_key
+from sordino.together._certificates import create_client_key, new_certificate, read_client_key
 from sordino.together.parties import _meeting as meeting
 from sordino.together.parties._consortium import Consortium, PartyCard
 from sordino.together.parties._journal import TurnJournal
-from sordino.together.secure._roster import RosterEntry, new_certificate
+from sordino.together.secure._roster import RosterEntry
 from sordino.together.secure._transport import StarTransport
 from sordino.together.sites._folders import ClientSite, create
 from sordino.together.sites._parties import KEY, PAD_KEY, PartySite, create_party

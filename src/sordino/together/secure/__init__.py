@@ -9,6 +9,7 @@ from sordino._base.lazy import lazy_names
 __all__ = ["MaskSum", "MpycSum", "Roster", "RosterEntry", "SecureSum", "SpuSum", "StarTransport"]
 
 if TYPE_CHECKING:
+    from sordino.together._certificates import certificate_fingerprint as certificate_fingerprint
     from sordino.together.secure._base import SecureSum as SecureSum
     from sordino.together.secure._child import Tls as Tls
     from sordino.together.secure._mask import MaskSum as MaskSum
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
     from sordino.together.secure._pads import public_key as public_key
     from sordino.together.secure._roster import Roster as Roster
     from sordino.together.secure._roster import RosterEntry as RosterEntry
-    from sordino.together.secure._roster import (
-        certificate_fingerprint as certificate_fingerprint,
-    )
-    from sordino.together.secure._roster import create_certificate as create_certificate
     from sordino.together.secure._spu_engine import SpuSum as SpuSum
     from sordino.together.secure._spu_engine import find_environment as find_environment
     from sordino.together.secure._transport import StarTransport as StarTransport

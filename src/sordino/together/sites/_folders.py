@@ -36,6 +36,11 @@ from sordino._base.files import (
     write_atomically,
 )
 from sordino._base.keystore import KeyStore
+from sordino.together._certificates import (
+    create_authority,
+    create_client_key,
+    create_server_certificate,
+)
 from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._contribution import flattened
 from sordino.together.federated._coordinator import DurableServer
@@ -190,7 +195,7 @@ def create(
 
     Args:
       private: under a secure sum, every client's private key.
-      deployed: whether to make certificates and keys for a real network (needs Flower).
+      deployed: whether to make certificates and keys for a real network (which needs Flower).
     """
     if model.description is None:
         raise SordinoError("this model has no description that sites could share")
@@ -217,12 +222,6 @@ def _make_keys(staging: Path, server: Path, clients: Mapping[str, Path], host: s
     The authority's own key stays in the server's folder, to renew the certificate with; it may be
     taken away from there.
     """
-    from sordino.together.federated.flower._keys import (
-        create_authority,
-        create_client_key,
-        create_server_certificate,
-    )
-
     authority = create_authority(server)
     hosts = list(dict.fromkeys([host, "127.0.0.1", "localhost"]))
     create_server_certificate(server, hosts)

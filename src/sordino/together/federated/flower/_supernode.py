@@ -59,6 +59,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from sordino._base.errors import SordinoError, one_line, shown
 from sordino._base.processes import stopping
+from sordino.together._certificates import read_client_key
 from sordino.together.federated._messages import Endpoint
 from sordino.together.federated.flower._app import (
     CLIENT_KEY,
@@ -67,7 +68,6 @@ from sordino.together.federated.flower._app import (
     MessageLostError,
     client_app,
 )
-from sordino.together.federated.flower._keys import read_client_key
 
 logger = logging.getLogger(__name__)
 
