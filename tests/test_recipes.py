@@ -98,7 +98,8 @@ def test_every_option_says_what_it_means(name: str) -> None:
     assert option.name == name
     assert len(option.help) > 10
     assert option.type in (int, float, str)
-    assert option.needs is None or option.needs[0] in OPTIONS
+    assert all(other in OPTIONS for other, _ in option.needs)
+    assert option.idle_with is None or option.idle_with[0] in OPTIONS
     users = [r for r in RECIPES.values() if name in r.option_names()]
     assert users
     for recipe in users:
