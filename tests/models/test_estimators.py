@@ -438,30 +438,30 @@ SHORT = ("dp-gd", "dp-sgd", "dp-memf", "dp-agd")
 
 
 @pytest.mark.parametrize(
-    "method",
+    "recipe",
     [
         pytest.param(name, marks=() if name in SHORT else pytest.mark.slow)
-        for name, recipe in RECIPES.items()
-        if recipe.private
+        for name, known in RECIPES.items()
+        if known.private
     ],
 )
-def test_every_recipe_is_a_method(method: str) -> None:
+def test_every_recipe_is_a_recipe_of_estimators(recipe: str) -> None:
     """With no settings at all, on an easy problem: better than 85 %."""
     rng = np.random.default_rng(1)
     X = rng.uniform(-1, 1, size=(3000, 4))
     y = (X[:, 0] > X[:, 1]).astype(int)
     model = PrivateClassifier(
         epsilon=3.0,
-        method=method,
+        recipe=recipe,
         classes=[0, 1],
         feature_bounds=(-1, 1),
         examples=3000,
         random_state=0,
     )
     assert model.fit(X, y).score(X, y) > 0.85
-    assert model.plan_.recipe == method
+    assert model.plan_.recipe == recipe
 
 
-def test_an_algorithm_without_privacy_is_no_method() -> None:
+def test_an_algorithm_without_privacy_is_no_recipe_of_estimators() -> None:
     with pytest.raises(SordinoError, match="sgd is not private"):
-        classifier(method="sgd").fit(X, Y)
+        classifier(recipe="sgd").fit(X, Y)

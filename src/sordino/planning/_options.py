@@ -141,7 +141,7 @@ for _option in (
     Option(
         "form",
         str,
-        "anchor-free (two gradients, a ring of iterates) or anchored (three, two anchors)",
+        "two gradients and a ring of iterates, or three gradients and two anchors",
         choices=("anchor-free", "anchored"),
         panel=CLIPPING,
     ),
@@ -266,7 +266,7 @@ for _option in (
     Option(
         "output",
         str,
-        "return the last iterate or a random one",
+        "which iterate is returned",
         choices=("last", "random"),
         decided_by_run=True,
     ),
@@ -280,7 +280,7 @@ for _option in (
     Option(
         "kappa",
         float,
-        "step of the second sequence: 1/2 is proved, 1 is as printed",
+        "step of the second sequence (1/2 is proved, 1 is as printed)",
         low=0,
         high=1,
         needs=(("optimizer", ("nesterov",)),),
@@ -325,7 +325,7 @@ for _option in (
     Option(
         "shrink",
         float,
-        "factor on the longest step to try when no step helps; 1 is the paper's",
+        "factor on the longest step to try when no step helps (1 in the paper)",
         low=0,
         high=1,
         panel=SEARCH,

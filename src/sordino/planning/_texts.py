@@ -7,18 +7,21 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from sordino._base.errors import SordinoError, shown
-from sordino.planning._options import parse_as
-from sordino.planning.recipes import PARTS, recipe_named
+from sordino.planning._options import OPTIONS, parse_as
+from sordino.planning.recipes import COMMON_OPTIONS, is_field, recipe_named
 
 
-def read_settings(recipe: str, given: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+def read_settings(
+    recipe: str | None, given: Mapping[str, Any], texts: Sequence[str]
+) -> dict[str, Any]:
     """`given`, and each ``name=value`` of `texts` by its type: options for `sordino.plan`.
+
+    Without a recipe they may be options of any, for `sordino.compare_recipes`.
 
     >>> read_settings("dp-gd", {"schedule": "gd-pl"}, ["schedule.gamma=.9"])
     {'schedule': 'gd-pl', 'schedule.gamma': 0.9}
     """
-    spec = recipe_named(recipe)
-    offered = spec.option_names()
+    spec = None if recipe is None else recipe_named(recipe)
     result, fields = dict(given), {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -27,14 +30,14 @@ def read_settings(recipe: str, given: Mapping[str, Any], texts: Sequence[str]) -
             raise SordinoError(f"--set takes name=value, not {shown(text)}")
         if name in result or name in fields:
             raise SordinoError(f"{name} is set twice")
-        part, _, field = name.partition(".")
-        if field and part in PARTS and part in offered:
+        if is_field(name) and (spec is None or name.partition(".")[0] in spec.option_names()):
             fields[name] = value
-        elif name in offered:
-            result[name] = spec.option(name).parse(value)
-        else:
+        elif spec is not None and name not in spec.option_names():
             raise spec.unknown(name)
-    chosen = {**spec.defaults(), **result}
+        else:
+            option = OPTIONS[name] if spec is None else spec.option(name)
+            result[name] = option.parse(value)
+    chosen = {**(COMMON_OPTIONS if spec is None else spec.defaults()), **result}
     for name, value in fields.items():
         part, _, field = name.partition(".")
         result[name] = _parsed(name, _types(part, chosen[part]).get(field), value)

@@ -120,11 +120,11 @@ class Recipe:
         offered = self.option_names()
         settled: dict[str, Any] = {}
         for name, value in given.items():
-            part, _, field_name = name.rpartition(".")
-            option = OPTIONS.get(field_name) if part in PARTS else None
+            part, _, field_name = name.partition(".")
+            option = OPTIONS.get(field_name) if is_field(name) else None
             if option is not None and part in [other for other, _ in option.needs]:
                 name = field_name  # "mechanism.bands" is the option "bands"
-            if (part if "." in name and part in PARTS else name) not in offered:
+            if (part if is_field(name) else name) not in offered:
                 raise self.unknown(name)
             if name in settled:
                 raise SordinoError(f"{name} is given twice, as {name!r} and as '{part}.{name}'")
@@ -140,11 +140,12 @@ class Recipe:
         """Those of `wanted` that the recipe has, that `given` does not set, and that have an effect."""
         offered = self.option_names()
         chosen = {**self.defaults(), **wanted, **given}
-        return {
-            name: value
-            for name, value in wanted.items()
-            if name in offered and name not in given and self.option(name).is_used(chosen)
-        }
+
+        def is_useful(name: str) -> bool:
+            part = name.partition(".")[0] if is_field(name) else name
+            return part in offered and self.option(part).is_used(chosen)
+
+        return {n: v for n, v in wanted.items() if n not in given and is_useful(n)}
 
     def unknown(self, name: str) -> SordinoError:
         """What to raise for an option that the recipe does not have; it names the nearest."""
@@ -186,6 +187,12 @@ class Recipe:
 
     def _arguments(self) -> tuple[str, ...]:
         return tuple(inspect.signature(self.contribution).parameters)
+
+
+def is_field(name: str) -> bool:
+    """Whether it names a field of a part, as "schedule.ratio" does."""
+    part, dot, _ = name.partition(".")
+    return bool(dot) and part in PARTS
 
 
 def _fields(contribution: Any) -> tuple[Any, ...]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from sordino._base.errors import PrivacyWarning
+from sordino._base.errors import PrivacyWarning, SordinoError
 
 if TYPE_CHECKING:
     from sordino.planning import Plan
@@ -106,6 +107,15 @@ def show_guarantee(sentence: str) -> None:
 
     body = Text(sentence)
     console.print(Panel(body, title="[bold]guarantee[/]", title_align="left", border_style="green"))
+
+
+def check_outputs(*files: Path | None, plot: Path | None = None) -> None:
+    """Refuse files that cannot be written, before any work is done for them."""
+    if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise SordinoError(f"a plot is a .png, .svg or .pdf file, got {str(plot)!r}")
+    for path in (*files, plot):
+        if path is not None and not path.parent.is_dir():
+            raise SordinoError(f"there is no folder {str(path.parent)!r} to write into")
 
 
 def _bytes(size: float) -> str:

@@ -96,8 +96,9 @@ def history(dataset: _DatasetFilter = None, ledger: _File = None, as_json: _Json
         _show_history(result)
 
 
-@app.command("what-fits")
-def what_fits(
+@app.command("what-fits", hidden=True)  # its name up to 0.5
+@app.command()
+def headroom(
     dataset: Annotated[str, typer.Argument(help="The data set.")],
     plan: Annotated[
         Path | None, typer.Option(help="Also say whether this plan (JSON) fits.", exists=False)

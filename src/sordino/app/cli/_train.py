@@ -11,6 +11,7 @@ import typer
 
 from sordino._base.errors import SordinoError, nearest, require_choice, require_positive
 from sordino.app.cli._console import err, out, show_guarantee, show_scores, spoken_warnings
+from sordino.app.cli._options import RecipeOptions, with_options
 
 if TYPE_CHECKING:
     from sordino.models import Schema
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 TASKS = ("auto", "classification", "regression")
 
 
+@with_options(old_recipe=True)
 def train(
     file: Annotated[Path, typer.Argument(help="The private table: .csv or .parquet.")],
     *,
@@ -34,7 +36,7 @@ def train(
             "--schema", help="What is public about the table: bounds, categories, classes, rows."
         ),
     ] = None,
-    method: Annotated[str, typer.Option(help="auto, or a name from `sordino recipes`.")] = "auto",
+    recipe: Annotated[str, typer.Option(help="auto, or a name from `sordino recipes`.")] = "auto",
     epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Examples per step.")] = None,
     test_file: Annotated[
@@ -84,6 +86,7 @@ def train(
     force: Annotated[
         bool, typer.Option("--force", help="Replace an earlier run's folder.")
     ] = False,
+    options: RecipeOptions,
 ) -> None:
     """Train a private linear model on a table; write the model, plan, guarantee and report.
 
@@ -101,7 +104,9 @@ def train(
     charged = check_account(ledger, dataset, file)
 
     from sordino.engine import forget
-    from sordino.models import read_table
+    from sordino.models import automatic_recipe, read_table
+
+    asked = options.of(automatic_recipe(recipe, adjacency))
 
     with spoken_warnings() as notes:
         frame = read_table(file)
@@ -115,7 +120,8 @@ def train(
         settings: dict[str, Any] = {
             "epsilon": epsilon,
             "delta": delta,
-            "method": method,
+            "recipe": recipe,
+            "options": asked,
             "epochs": epochs,
             "batch_size": batch_size,
             "adjacency": adjacency,
