@@ -154,7 +154,7 @@ def test_guarantee_is_the_plans() -> None:
         ({}, "zero-out"),
         ({"adjacency": "replace-one"}, "replace-one"),
         ({"adjacency": "add-remove", "epsilon": 3.0}, "add-remove"),
-        ({"method": "dp-gd"}, "zero-out"),
+        ({"recipe": "dp-gd"}, "zero-out"),
         ({"unit": "user", "one_row_per_person": True}, "zero-out"),
     ],
 )
@@ -298,7 +298,7 @@ def test_text_labels() -> None:
         ({"epsilon": 0}, "epsilon must be a finite number greater than 0"),
         ({"epsilon": "1"}, "epsilon must be a number"),
         ({"delta": 2}, "delta must be greater than 0 and less than 1"),
-        ({"method": "dp-memff"}, "there is no recipe 'dp-memff'; did you mean 'dp-memf'?"),
+        ({"recipe": "dp-memff"}, "there is no recipe 'dp-memff'; did you mean 'dp-memf'?"),
         ({"adjacency": "zero"}, "adjacency 'zero' is not known"),
         ({"unit": "row"}, "unit 'row' is not known"),
         ({"batch_size": 1000}, "batch_size 1,000 is larger than the 400 examples"),

@@ -49,7 +49,7 @@ from sordino.planning._accounting import calibrated_noise, guarantee_of
 from sordino.planning._kinds import DISCRETE, GAUSSIAN, checked_kind
 from sordino.planning._lattices import fitted_lattice, lattice_mechanism
 from sordino.planning._plans import Plan
-from sordino.planning.recipes import ANY_OPTIMIZER, Recipe, recipe_named
+from sordino.planning.recipes import Recipe, recipe_named
 from sordino.privacy import ADJACENCIES, UNITS
 
 _UPDATE_OPTIONS = (
@@ -173,14 +173,10 @@ def _check_parts(spec: Recipe, chosen: dict[str, Any]) -> None:
     schedule = chosen["schedule"]
     if isinstance(schedule, NoiseSchedule):
         schedule = schedule.kind
-    optimizers = spec.optimizers or {*ANY_OPTIMIZER, spec.defaults()["optimizer"]}
-    for what, name, allowed in (
-        ("mechanism", chosen["mechanism"], spec.mechanisms),
-        ("schedule", schedule, spec.schedules),
-        ("optimizer", chosen["optimizer"], optimizers),
-    ):
-        if allowed:
-            require_choice(f"{what} of {spec.name}", name, allowed)
+    names = {**chosen, "schedule": schedule}
+    for what, allowed in spec.allowed().items():
+        if allowed and what != "sampling":
+            require_choice(f"{what} of {spec.name}", names[what], allowed)
 
 
 def _mechanism(

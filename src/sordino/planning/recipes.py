@@ -65,7 +65,7 @@ _TOLD = "steps_per_epoch"
 PARTS = ("schedule", "mechanism")
 # Those that go with any gradient estimate. The others need one that is weighted for them, so they are
 # only for recipes that name them.
-ANY_OPTIMIZER = ("sgd", "adam", "normalized", "bias-corrected", "adaptive")
+ANY_OPTIMIZER = ("sgd", "adam", "normalized", "bias-corrected")
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,16 @@ class Recipe:
     reference: str = ""
     use_when: str = ""
     avoid_when: str = ""
+
+    def allowed(self) -> dict[str, tuple[str, ...]]:
+        """Names of parts that it may be made of, by option; none where any will do."""
+        own = self.options.get("optimizer", COMMON_OPTIONS["optimizer"])
+        return {
+            "mechanism": self.mechanisms,
+            "sampling": self.samplings,
+            "schedule": self.schedules,
+            "optimizer": self.optimizers or tuple(dict.fromkeys((own, *ANY_OPTIMIZER))),
+        }
 
     def defaults(self) -> dict[str, Any]:
         """All options with their defaults: the recipe's, else those of its parts, else the common ones."""
@@ -146,6 +156,20 @@ class Recipe:
             return part in offered and self.option(part).is_used(chosen)
 
         return {n: v for n, v in wanted.items() if n not in given and is_useful(n)}
+
+    def has_use_for(self, name: str) -> bool:
+        """Whether some choice of its parts makes use of this option."""
+        option, allowed = self.option(name), self.allowed()
+        if option.idle_with is not None:
+            other, values = option.idle_with
+            if set(allowed[other]) <= set(values):
+                return False
+        known = {other: allowed.get(other) or OPTIONS[other].choices for other, _ in option.needs}
+        offered = self.option_names()
+        return not option.needs or any(
+            other in offered and self.has_use_for(other) and set(known[other]) & set(values)
+            for other, values in option.needs
+        )
 
     def unknown(self, name: str) -> SordinoError:
         """What to raise for an option that the recipe does not have; it names the nearest."""
