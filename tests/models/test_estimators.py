@@ -162,8 +162,8 @@ def test_methods_and_adjacencies(change: dict[str, Any], adjacency: str) -> None
     model = classifier(**change).fit(X, Y)
     assert model.guarantee_.adjacency == adjacency
     assert model.guarantee_.unit == change.get("unit", "example")
-    if "method" in change:
-        assert model.plan_.recipe == change["method"]
+    if "recipe" in change:
+        assert model.plan_.recipe == change["recipe"]
 
 
 def test_settings_reach_the_plan() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from sordino._base.errors import SordinoError, shown
@@ -12,11 +12,15 @@ from sordino.planning.recipes import COMMON_OPTIONS, is_field, recipe_named
 
 
 def read_settings(
-    recipe: str | None, given: Mapping[str, Any], texts: Sequence[str]
+    recipe: str | None,
+    given: Mapping[str, Any],
+    texts: Sequence[str],
+    also: Mapping[str, type] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """`given`, and each ``name=value`` of `texts` by its type: options for `sordino.plan`.
 
-    Without a recipe they may be options of any, for `sordino.compare_recipes`.
+    Without a recipe they may be options of any, for `sordino.compare_recipes`. `also` are other
+    names that may be set, with their types.
 
     >>> read_settings("dp-gd", {"schedule": "gd-pl"}, ["schedule.gamma=.9"])
     {'schedule': 'gd-pl', 'schedule.gamma': 0.9}
@@ -30,7 +34,9 @@ def read_settings(
             raise SordinoError(f"--set takes name=value, not {shown(text)}")
         if name in result or name in fields:
             raise SordinoError(f"{name} is set twice")
-        if is_field(name) and (spec is None or name.partition(".")[0] in spec.option_names()):
+        if name in also:
+            result[name] = parse_as(name, also[name], value)
+        elif is_field(name) and (spec is None or name.partition(".")[0] in spec.option_names()):
             fields[name] = value
         elif spec is not None and name not in spec.option_names():
             raise spec.unknown(name)

@@ -44,11 +44,14 @@ class RecipeOptions:
     given: dict[str, Any] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
 
-    def of(self, recipe: str | None) -> dict[str, Any]:
-        """Options for `sordino.plan`; what this recipe (None: any) does not have is refused."""
+    def of(self, recipe: str | None, **also: type) -> dict[str, Any]:
+        """Options for `sordino.plan`; what this recipe (None: any) does not have is refused.
+
+        `also` are arguments besides that may be set, with their types.
+        """
         from sordino.planning import read_settings
 
-        return read_settings(recipe, self.given, self.texts)
+        return read_settings(recipe, self.given, self.texts, also)
 
 
 def with_options(

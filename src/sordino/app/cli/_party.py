@@ -108,7 +108,7 @@ def propose(
     result = [PartyCard.load(path / CARD if path.is_dir() else path) for path in cards]
     trained = wanted.made_model()
     sizes = [card.examples for card in result]
-    terms = wanted.terms(trained, sizes, options.of(wanted.recipe))
+    terms = wanted.terms(trained, sizes, wanted.asked(options))
     assert trained.description is not None
     name = wanted.name or out_file.stem
     consortium = Consortium(name, tuple(result), terms, trained.description, wanted.timeout)
@@ -290,9 +290,7 @@ def simulate(
 
     if every is not None:
         require_count("every", every)
-    simulation = Simulation.prepared(
-        folder, wanted, options.of(wanted.recipe), data, _names(parties)
-    )
+    simulation = Simulation.prepared(folder, wanted, wanted.asked(options), data, _names(parties))
     consortium = simulation.consortium
     for place in range(len(consortium.names)):
         require_engine(consortium, place)

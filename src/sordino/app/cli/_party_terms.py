@@ -13,6 +13,7 @@ from sordino._base.errors import SordinoError, shown
 from sordino.app.cli._console import out, show_plan
 
 if TYPE_CHECKING:
+    from sordino.app.cli._options import RecipeOptions
     from sordino.together.parties import Consortium, Terms
     from sordino.together.sites import ModelSpec
 
@@ -98,8 +99,14 @@ class ProposalOptions:
             return table_model(Schema.load(self.schema))
         return own_model(str(self.model))
 
+    def asked(self, options: RecipeOptions) -> dict[str, Any]:
+        """The recipe's options, and what of a plan can be set by ``--set`` besides."""
+        given = options.of(self.recipe, lattice_steps=int, adjacency=str, unit=str)
+        stated = {"adjacency": self.adjacency, "unit": self.unit}
+        return given | {name: value for name, value in stated.items() if value is not None}
+
     def terms(self, model: ModelSpec, examples: Sequence[int], asked: Mapping[str, Any]) -> Terms:
-        """For parties with so many records, with these options of the recipe."""
+        """For parties with so many records; `asked` as above."""
         from sordino.models import AVERAGE, choose_learning_rate
         from sordino.parts import LinearLoss
         from sordino.planning.recipes import recipe_named
@@ -107,9 +114,6 @@ class ProposalOptions:
 
         spec = recipe_named(self.recipe)
         options = dict(asked)
-        for name in ("adjacency", "unit"):
-            if getattr(self, name) is not None:
-                options[name] = getattr(self, name)
         linear = isinstance(model.loss, LinearLoss)
         batches = _numbers(self.batches, len(examples))
         size, epochs = self.batch_size, self.epochs
@@ -118,7 +122,7 @@ class ProposalOptions:
             size = result.batch_size if batches is None and size is None else size
             epochs = result.epochs if epochs is None and self.steps is None else epochs
             wanted = {"clip": result.clip, "momentum": result.momentum}
-            if spec.defaults()["output"] == "last":
+            if {**spec.defaults(), **asked}["output"] == "last":
                 wanted["average"] = AVERAGE
             options |= spec.useful(wanted, asked)
         terms = agree(
