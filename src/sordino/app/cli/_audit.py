@@ -10,15 +10,16 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sordino._base.errors import SordinoError, require_choice, require_count, require_fraction
 from sordino._base.files import write_atomically
 from sordino._version import __version__
-from sordino.app.cli._console import check_outputs, err, out
-from sordino.app.cli._options import RecipeOptions, with_options
+from sordino.app.cli._console import check_outputs, err, new_table, out
+from sordino.app.cli._options import RecipeOptions, with_fields, with_options
+from sordino.app.cli._train import TableRun
 
 if TYPE_CHECKING:
     from sordino.audit import AuditResult, MembershipReport, OneRunResult
@@ -134,38 +135,18 @@ def message_chain(
 
 @app.command("one-run")
 @with_options(old_recipe=True)
+@with_fields(TableRun, "asked")
 def one_run(
     file: Annotated[Path, typer.Argument(help="The private table: .csv or .parquet.")],
     *,
-    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
-    epsilon: Annotated[float, typer.Option(help="The privacy budget that is claimed.")],
-    delta: Annotated[
-        float | None, typer.Option(help="Default: a tenth of 1 over the rows.")
-    ] = None,
-    schema_file: Annotated[
-        Path | None, typer.Option("--schema", help="What is public about the table.")
-    ] = None,
-    recipe: Annotated[str, typer.Option(help="auto, or a name from `sordino recipes`.")] = "auto",
-    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Examples per step.")] = None,
-    task: Annotated[str, typer.Option(help="auto, classification or regression.")] = "auto",
-    adjacency: Annotated[
-        str | None, typer.Option(help="zero-out, add-remove or replace-one.")
-    ] = None,
     canaries: Annotated[
         int, typer.Option(help="How many; each is in with probability 1/2.")
     ] = 1000,
     kind: Annotated[str, typer.Option(help="gradient, mislabelled or random.")] = "gradient",
-    ledger: Annotated[
-        Path | None,
-        typer.Option(envvar="SORDINO_LEDGER", help="The ledger that keeps the data set's budget."),
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="The data set's name in the ledger. Default: the file's.")
-    ] = None,
     confidence: Confidence = 0.95,
     json_file: JsonFile = None,
     plot_file: PlotFile = None,
+    asked: TableRun,
     options: RecipeOptions,
 ) -> None:
     """Train once on a table with canaries in it, and bound epsilon from below.
@@ -176,34 +157,23 @@ def one_run(
     check_outputs(json_file, plot=plot_file)
     require_count("canaries", canaries, minimum=20)
     require_fraction("confidence", confidence)
-    from sordino.app.cli._train import TASKS, check_account, public_schema, resolve_task
     from sordino.audit import auditing
 
-    require_choice("task", task, TASKS)
     auditing()  # before anything is read
-    charged = check_account(ledger, dataset, file)
+    charged = asked.check(file)
     from sordino.app.cli._audited_tables import KINDS, prepared
     from sordino.app.cli._console import show_plan
     from sordino.audit import one_run as audited
     from sordino.engine import compilation_cache
-    from sordino.models import automatic_recipe, read_table
+    from sordino.models import read_table
 
     require_choice("kind", kind, KINDS)
+    settings = asked.settings(options)
     frame = read_table(file)
     if charged:
         # A run like any other: the data set is known by the table, not by table and canaries.
         charged["identified_by"] = frame
-    schema = public_schema(frame, target, schema_file)
-    chosen, schema = resolve_task(task, schema)
-    settings: dict[str, Any] = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "recipe": recipe,
-        "options": options.of(automatic_recipe(recipe, adjacency)),
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "adjacency": adjacency,
-    }
+    chosen, schema = asked.schema(frame)
     table = prepared(chosen, frame, schema, settings)
     built = table.plan(canaries)
     show_plan(built)
@@ -306,12 +276,9 @@ def _show_white_box(
 ) -> None:
     from math import isfinite
 
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from sordino.audit import POWER, above
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = new_table(collapse_padding=True)
     table.add_column("recipe", no_wrap=True)
     headings = ("mu\nclaimed", "mu measured\n(interval)", "epsilon\nclaimed", "epsilon\nat least")
     for heading in (*headings, "seen\nfrom"):
@@ -342,10 +309,8 @@ def _show_white_box(
 
 
 def _show_one_run(result: OneRunResult) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=False)
+    table = new_table(show_header=False)
     table.add_column(style="cyan")
     table.add_column(justify="right")
     by_gdp = result.epsilon_low_gdp
@@ -365,10 +330,8 @@ def _show_one_run(result: OneRunResult) -> None:
 
 
 def _show_membership(report: MembershipReport) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = new_table()
     table.add_column("attack", no_wrap=True)
     for heading in ("measure", "found", "interval", "allowed"):
         table.add_column(heading, justify="left" if heading == "measure" else "right", no_wrap=True)

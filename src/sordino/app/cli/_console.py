@@ -14,6 +14,8 @@ from rich.markup import escape
 from sordino._base.errors import PrivacyWarning, SordinoError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from sordino.planning import Plan
     from sordino.report import ScoreTable
 
@@ -26,6 +28,11 @@ def out() -> Console:
 def err() -> Console:
     """Standard error."""
     return Console(stderr=True, highlight=False)
+
+
+def say(text: str) -> None:
+    """Text on standard output as it is: no markup, and lines as long as they are."""
+    out().print(text, markup=False, soft_wrap=True)
 
 
 def say_error(message: object) -> None:
@@ -54,6 +61,14 @@ def spoken_warnings() -> Iterator[list[str]]:
         yield said
 
 
+def new_table(**settings: Any) -> Table:
+    """A table as all commands show them: a line below the headings, and no frame."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    return Table(box=SIMPLE_HEAD, pad_edge=False, **settings)
+
+
 def show_plan(plan: Plan, parameters: int | None = None) -> None:
     """The plan's page: a panel on a terminal, plain lines elsewhere."""
     lines = plan.lines()
@@ -64,7 +79,7 @@ def show_plan(plan: Plan, parameters: int | None = None) -> None:
     if not console.is_terminal:
         width = max(len(heading) for heading, _ in lines)
         for heading, text in lines:
-            console.print(f"{heading:>{width}}  {text}", soft_wrap=True, markup=False)
+            say(f"{heading:>{width}}  {text}")
         return
     from rich.panel import Panel
     from rich.table import Table
@@ -80,10 +95,7 @@ def show_plan(plan: Plan, parameters: int | None = None) -> None:
 
 def show_scores(comparison: ScoreTable) -> None:
     """Scores on public test data, the private one first."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = new_table()
     table.add_column("model", overflow="fold")
     table.add_column(comparison.metric.replace("_", " "), justify="right", no_wrap=True)
     table.add_column("guarantee")

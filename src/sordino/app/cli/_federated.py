@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sordino._base.errors import SordinoError, require_choice, require_count
-from sordino.app.cli._console import err, out, show_guarantee
+from sordino.app.cli._console import err, out, say, show_guarantee
 
 if TYPE_CHECKING:
     from sordino.together.federated import Agreement, DurableServer, RoundRecord, Watcher
@@ -363,11 +363,9 @@ class ReportingEndpoint:
             err().print(f"turn {reply.turn}: refused: {why}", markup=False, soft_wrap=True)
         else:
             sent = self._endpoint.state.sent
-            out().print(
+            say(
                 f"turn {sent.turn:,}, round {sent.round:,}: sent message {sent.index:,}; "
-                f"{_spent(self._endpoint.spent, self._agreement)}",
-                markup=False,
-                soft_wrap=True,
+                f"{_spent(self._endpoint.spent, self._agreement)}"
             )
         return raw
 
@@ -379,14 +377,12 @@ def show_agreement(agreement: Agreement) -> None:
     noise = sqrt(agreement.variance) * agreement.step
     taken = agreement.leak / 65536
     back = "which grows with each message" if agreement.growing else "the same in each message"
-    out().print(
+    say(
         f"{agreement.name}: {agreement.algorithm} over {len(agreement.clients):,} clients, "
         f"{agreement.per_round:,} of them in each of {agreement.rounds:,} rounds; {agreement.trust}\n"
         f"  {agreement.parameters:,} parameters, {agreement.batch:,} examples a message, clip "
         f"{agreement.clip:g}, noise {noise:.4g} ({back}), of which the next message takes back "
-        f"{taken:.5g}",
-        markup=False,
-        soft_wrap=True,
+        f"{taken:.5g}"
     )
 
 
@@ -456,7 +452,7 @@ def _finish(
     history = coordinator.history()
     if done < agreement.rounds:
         for name, reason in coordinator.state.out.items():
-            console.print(f"{name} is out: {reason}", markup=False, soft_wrap=True)
+            say(f"{name} is out: {reason}")
         console.print(f"stopped after {done:,} of {agreement.rounds:,} rounds")
     if not history:
         return
@@ -493,7 +489,7 @@ def _finish(
             "NOT private: the noise comes from a seed that is known; no guarantee is written"
         )
     for path in (*written, folder / "report" / "index.html"):
-        console.print(f"wrote {path}", markup=False, soft_wrap=True)
+        say(f"wrote {path}")
 
 
 def _pad_keys(folder: Path, agreement: Agreement) -> dict[str, bytes] | None:

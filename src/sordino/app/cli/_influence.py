@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sordino._base.errors import PrivacyWarning, require_choice, require_count
-from sordino.app.cli._console import check_outputs, err, out
+from sordino.app.cli._console import check_outputs, err, say
 
 
 def influence(
@@ -67,11 +67,9 @@ def influence(
         )
     schedule = estimate.save(out_file, fit, ratio_cap=ratio_cap)
     noise = schedule.relative_noise(built.population.steps)
-    out().print(
+    say(
         f"{runs:,} simulated runs of {built.recipe} on {len(public):,} public rows\n"
         f"noise of the first step: {noise[0] / noise[-1]:.3g} x the last step's\n"
         f"wrote {out_file}; plan with it: sordino plan {built.recipe} ... --schedule influence "
-        f"--set schedule.file={out_file}",
-        markup=False,
-        soft_wrap=True,
+        f"--set schedule.file={out_file}"
     )

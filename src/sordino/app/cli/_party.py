@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sordino._base.errors import PlanMismatchError, SordinoError, require_count, shown
-from sordino.app.cli._console import err, out, say_error, show_guarantee
+from sordino.app.cli._console import err, out, say, say_error, show_guarantee
 from sordino.app.cli._options import RecipeOptions, with_fields, with_options
 from sordino.app.cli._party_run import (
     GUARANTEE,
@@ -76,14 +76,12 @@ def init(
     from sordino.together.sites import CARD, create_party
 
     card = create_party(folder, name, examples=examples, host=host, port=port)
-    out().print(
+    say(
         f"{name}: {examples:,} records, at {host}:{port} (and the next two ports)\n"
         f"certificate {card.member.fingerprint}\n"
         f"wrote {folder}; all in it but {CARD} is secret\n"
         f"next: give {folder / CARD} to whoever proposes the run, and tell the others the "
-        "certificate's number",
-        markup=False,
-        soft_wrap=True,
+        "certificate's number"
     )
 
 
@@ -115,12 +113,10 @@ def propose(
     consortium.save(out_file)
     show_consortium(consortium)
     show_guarantee(terms.statement())
-    out().print(
+    say(
         f"wrote {out_file}, digest {consortium.digest}\n"
         "next: give it to all parties; each looks at it and signs with\n"
-        f"      sordino party sign FOLDER {out_file.name}",
-        markup=False,
-        soft_wrap=True,
+        f"      sordino party sign FOLDER {out_file.name}"
     )
 
 
@@ -144,16 +140,12 @@ def sign(
     show_consortium(consortium, own=site.name)
     show_members(consortium)
     show_guarantee(consortium.terms.statement())
-    console.print(f"digest {consortium.digest}", markup=False, soft_wrap=True)
+    say(f"digest {consortium.digest}")
     if not yes and not typer.confirm(f"Sign this as {site.name!r}?"):
         err().print("not signed")
         raise typer.Exit(STOPPED)
     site.sign(consortium, allow=allow)
-    console.print(
-        f"signed; next: sordino party join {folder} --data TABLE, at the same time as the others",
-        markup=False,
-        soft_wrap=True,
-    )
+    say(f"signed; next: sordino party join {folder} --data TABLE, at the same time as the others")
 
 
 @app.command()
@@ -319,11 +311,7 @@ def status(
     """How far a party is, and what it has agreed to."""
     from sordino.together.sites import CONSORTIUM, MODEL, SIGNATURES, PartySite
 
-    site, console = PartySite.load(folder), out()
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
-
+    site = PartySite.load(folder)
     say(f"{site.name}: {site.card.examples:,} records, at {site.card.host}:{site.card.port}")
     if not (folder / CONSORTIUM).exists():
         say(f"nothing signed yet; next: sordino party sign {folder} FILE")

@@ -13,7 +13,7 @@ import typer
 
 from sordino._base.files import write_atomically
 from sordino._version import __version__
-from sordino.app.cli._console import _bytes, err, out, show_guarantee
+from sordino.app.cli._console import _bytes, err, out, say, show_guarantee
 from sordino.app.cli._train import today
 
 if TYPE_CHECKING:
@@ -296,10 +296,8 @@ def show_end(
     seconds = sum(max(record.seconds for record in same) for same in together)
     sent = sum(record.sent for result in records.values() for record in result)
     who = "sent by all parties" if len(records) > 1 else "sent by this party"
-    console.print(
-        f"{len(turns):,} turns, {lost:,} of them lost; {seconds:.3g} s in sums, {_bytes(sent)} {who}",
-        markup=False,
-        soft_wrap=True,
+    say(
+        f"{len(turns):,} turns, {lost:,} of them lost; {seconds:.3g} s in sums, {_bytes(sent)} {who}"
     )
     if history:
         last = {name: value for name, value in history[-1].items() if name != "step"}
@@ -309,4 +307,4 @@ def show_end(
         )
     show_guarantee(consortium.terms.statement())
     for path in written:
-        console.print(f"wrote {path}", markup=False, soft_wrap=True)
+        say(f"wrote {path}")

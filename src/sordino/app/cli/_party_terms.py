@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sordino._base.errors import SordinoError, shown
-from sordino.app.cli._console import out, show_plan
+from sordino.app.cli._console import new_table, out, say, show_plan
 
 if TYPE_CHECKING:
     from sordino.app.cli._options import RecipeOptions
@@ -182,24 +182,20 @@ def show_consortium(consortium: Consortium, *, own: str | None = None) -> None:
     terms = consortium.terms
     show_plan(terms.plan, terms.parameters)
     show_shares(consortium, own=own)
-    out().print(
+    say(
         f"engine {terms.engine}: {ENGINES[terms.engine]}; here up to {collusion(terms)}\n"
         f"model: {described(consortium.model)}, {terms.parameters:,} parameters; "
-        f"a turn may take {consortium.timeout:g} s",
-        markup=False,
-        soft_wrap=True,
+        f"a turn may take {consortium.timeout:g} s"
     )
 
 
 def show_shares(consortium: Consortium, *, own: str | None = None) -> None:
     """One line for each party: what it brings, and how often a record of it is used."""
-    from rich.box import SIMPLE_HEAD
     from rich.markup import escape
-    from rich.table import Table
 
     from sordino.together.parties import shares
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = new_table()
     table.add_column("party", overflow="fold")
     for name in ("records", "in a step", "rate"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -223,8 +219,4 @@ def show_members(consortium: Consortium) -> None:
     width = max(len(name) for name in consortium.names)
     console.print("certificates (SHA-256), to be compared with what each party says itself:")
     for partner in consortium.partners:
-        console.print(
-            f"  {partner.name:<{width}}  {partner.member.fingerprint}",
-            markup=False,
-            soft_wrap=True,
-        )
+        say(f"  {partner.name:<{width}}  {partner.member.fingerprint}")

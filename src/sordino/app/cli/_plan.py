@@ -11,7 +11,7 @@ import typer
 
 from sordino._base.errors import SordinoError, require_count
 from sordino._base.files import write_atomically
-from sordino.app.cli._console import check_outputs, err, out, show_plan
+from sordino.app.cli._console import check_outputs, err, new_table, out, say, show_plan
 from sordino.app.cli._options import RecipeOptions, with_options
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def plan(
 
     built = make_plan(names[0], **request, **options.of(names[0]))
     if as_json:
-        out().print(json.dumps(built.to_json(), indent=1), soft_wrap=True, markup=False)
+        say(json.dumps(built.to_json(), indent=1))
     else:
         show_plan(built, parameters)
     if unit != "example":
@@ -160,7 +160,7 @@ def _compared(
             names or None, watch=lambda label: status.update(f"planning {label}"), **request
         )
     if as_json:
-        out().print(json.dumps(result.to_json(), indent=1), soft_wrap=True, markup=False)
+        say(json.dumps(result.to_json(), indent=1))
     else:
         _show_comparison(result)
     if not wanted:
@@ -185,9 +185,7 @@ def _save(made: Plan | None, out_file: Path | None, plot: Path | None) -> None:
 
 def _show_comparison(found: RecipeRanking) -> None:
     """The ranking as a table, what was left out, and the conclusion in words."""
-    from rich.box import SIMPLE_HEAD
     from rich.markup import escape
-    from rich.table import Table
 
     from sordino.planning import conclusion
 
@@ -197,7 +195,7 @@ def _show_comparison(found: RecipeRanking) -> None:
         f"All at epsilon {found.epsilon:.4g}, delta {found.delta:g}, {found.adjacency} adjacency and "
         f"about {best.gradient_evaluations:,} gradient evaluations:"
     )
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = new_table()
     table.add_column("")
     table.add_column("recipe and noise", overflow="fold")
     table.add_column("noise", justify="right")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sordino._base.errors import SordinoError
-from sordino.app.cli._console import out
+from sordino.app.cli._console import say
 
 
 def predict(
@@ -39,7 +39,7 @@ def predict(
     frame = read_table(file)
     table = predictions(fitted, target, frame)
     write_atomically(where, table.to_csv(index=False))
-    out().print(f"wrote {where}: {len(table):,} predictions", soft_wrap=True, markup=False)
+    say(f"wrote {where}: {len(table):,} predictions")
 
 
 def predictions(model: Any, target: str, frame: Any) -> Any:

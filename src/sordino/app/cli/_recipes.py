@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sordino.app.cli._console import out
+from sordino.app.cli._console import new_table, out
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,13 +20,11 @@ def recipes(
     name: Annotated[str | None, typer.Argument(help="One recipe, with all its options.")] = None,
 ) -> None:
     """List the recipes: what each does, and when to use it; with a name, also its options."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
 
     from sordino.planning.recipes import RECIPES, recipe_named
 
     listed = list(RECIPES.values()) if name is None else [recipe_named(name)]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=False)
+    table = new_table(show_lines=False)
     table.add_column("recipe", style="bold cyan", no_wrap=True)
     table.add_column("what it is", overflow="fold")
     for recipe in listed:
@@ -75,13 +73,11 @@ def _page(recipe: Recipe) -> Text:
 
 def _options(recipe: Recipe) -> Table:
     """The recipe's options with their defaults: the values that it allows, where it allows fewer."""
-    from rich.box import SIMPLE_HEAD
     from rich.markup import escape
-    from rich.table import Table
 
     from sordino.planning.recipes import OPTIONS
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = new_table()
     table.add_column("option", style="cyan", no_wrap=True)
     table.add_column("default", no_wrap=True)
     table.add_column("what it means", overflow="fold")

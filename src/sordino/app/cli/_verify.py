@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sordino._base.errors import SordinoError
-from sordino.app.cli._console import err, out
+from sordino.app.cli._console import err, out, say
 
 if TYPE_CHECKING:
     from sordino.planning import Plan
@@ -54,11 +54,9 @@ def verify(
         )
         out().print(f"{PLAN} gives the guarantee that {GUARANTEE} states", soft_wrap=True)
         return
-    out().print(
+    say(
         f"{MODEL}, {PLAN} and {REPORT} are the files that {GUARANTEE} is about, and the plan gives "
-        f"the guarantee that it states.\n{_UNSIGNED}",
-        soft_wrap=True,
-        markup=False,
+        f"the guarantee that it states.\n{_UNSIGNED}"
     )
 
 
