@@ -15,7 +15,6 @@ from sordino.planning._decide import plan
 from sordino.planning._plans import Plan
 from sordino.privacy._guarantee import rounded_up
 from sordino.report import _plots as plots
-from sordino.report._html import render_report, write_report
 from sordino.report._measure import (
     COVERED,
     NO_PRIVATE_DATA,
@@ -25,6 +24,7 @@ from sordino.report._measure import (
     independent_counterpart,
     measured_noise,
 )
+from sordino.report._run import render_report, write_report
 from sordino.report._words import guessing
 
 HOSTILE = "\"><script>alert('x')</script>&amp;<img src=x onerror=y>"
