@@ -50,7 +50,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.dev
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks speed
 
 docs: $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'

@@ -1,18 +1,47 @@
-"""All benchmarks: ``python -m benchmarks [folder of the peers' environments]``."""
+"""The workshop's command: ``python -m benchmarks run | calibration | speed``."""
 
 from __future__ import annotations
 
 import os
-import sys
+from typing import Annotated
 
-from benchmarks import mnist, noise, recipes, scale, speed
+import typer
 
-if __name__ == "__main__":
+from benchmarks.calibration import calibration
+from benchmarks.command import bench
+from sordino.app import CommandGroup, run_app
+
+app = typer.Typer(
+    name="python -m benchmarks",
+    cls=CommandGroup,
+    help="Experiments, the papers' printed calibrations, and speed; in a checkout of Sordino.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("run")(bench)
+app.command("calibration")(calibration)
+
+
+@app.command()
+def speed(
+    peers: Annotated[
+        str | None, typer.Argument(help="The folder of the other libraries' environments.")
+    ] = None,
+) -> None:
+    """Measure planning, training, noise and speed beside other libraries; minutes."""
+    from benchmarks import mnist, noise, recipes, scale
+    from benchmarks import speed as side_by_side
+
     scale.main()
     recipes.main()
     noise.main()
-    speed.main(*sys.argv[1:])
+    side_by_side.main(*([] if peers is None else [peers]))
     if "SORDINO_DATA" in os.environ:
         mnist.main()
     else:
         print("mnist: skipped; set SORDINO_DATA to a folder that holds mnist/")
+
+
+if __name__ == "__main__":
+    run_app(app)

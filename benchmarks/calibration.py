@@ -1,4 +1,4 @@
-"""``sordino calibration``: the papers' printed noise beside the exact one, as one table."""
+"""``python -m benchmarks calibration``: the papers' printed noise beside the exact one, as one table."""
 
 from __future__ import annotations
 

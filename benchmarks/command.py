@@ -1,4 +1,4 @@
-"""``sordino bench``: run declared experiments, and tell them as tables and figures."""
+"""``python -m benchmarks run``: run declared experiments, and tell them as tables and figures."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.federated [scale | messages] ...
 
-Accuracy, and CPU seconds of simulated runs on MNIST, are experiment D: ``sordino bench d``.
+Accuracy, and CPU seconds of simulated runs on MNIST, are experiment D: ``python -m benchmarks run d``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Experiments: declared in small files, run in resumable cells, told as tables and figures.
 
-    sordino bench list
-    sordino bench a c --quick
+    python -m benchmarks run list
+    python -m benchmarks run a c --quick
 
 An experiment (`experiment.py`) names populations, budgets, contenders, seeds and the figures that a
 paper prints. It falls into cells (`cells.py`), each of which a worker process runs on its own

@@ -21,18 +21,12 @@ from sordino import _version
 
 # What all figures follow from; a task names what its own follow from besides.
 _ROOMS = (
-    "privacy",
-    "streams",
-    "mechanisms",
-    "schedules",
-    "updates",
-    "engine",
-    "datasets",
-    "losses.py",
-    "population.py",
-    "accounting.py",
-    "recipes.py",
-    "planning",
+    "sordino/_base",
+    "sordino/privacy",
+    "sordino/parts",
+    "sordino/planning",
+    "sordino/engine",
+    "benchmarks/published.py",
 )
 
 
@@ -178,11 +172,13 @@ def _hash(content: Any) -> str:
 @cache
 def figures_digest(sources: tuple[str, ...], outside: tuple[str, ...] = ()) -> str:
     """Of the code that plans and trains, of a task's own sources, and of what it uses of a checkout."""
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
+    package = Path(_version.__file__).parents[1]
     total = hashlib.sha256()
-    for place in (root / name for name in (*_ROOMS, *sources)):
+    for name in (*_ROOMS, *sources):
+        place = (package if name.startswith("sordino/") else root) / name
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             total.update(path.read_bytes())
-    for path in sorted(path for pattern in outside for path in root.parent.parent.glob(pattern)):
+    for path in sorted(path for pattern in outside for path in root.glob(pattern)):
         total.update(path.read_bytes())
     return total.hexdigest()

@@ -13,7 +13,7 @@
     settings = { steps = 50, clip = 1.0 }
     grid = { learning_rate = [1.0, 2.0] }
 
-Settings that come from a grid are chosen by ``sordino bench NAME --tune`` on public rows only and
+Settings that come from a grid are chosen by ``python -m benchmarks run NAME --tune`` on public rows only and
 kept in ``settings/NAME.toml`` beside the experiment.
 """
 
@@ -356,7 +356,7 @@ class Experiment:
                 return {**given, **one.settings}
         raise SordinoError(
             f"the settings of {contender.label!r} on {population} are not chosen yet; run "
-            f"`sordino bench {self.name} --tune`"
+            f"`python -m benchmarks run {self.name} --tune`"
         )
 
 

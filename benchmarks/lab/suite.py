@@ -165,7 +165,7 @@ def _stored(store: Store, piece: Cell | Trial) -> dict[str, Any]:
 
 def _settings_text(experiment: Experiment, chosen: list[Mapping[str, Any]]) -> str:
     lines = [
-        f"# Chosen by `sordino bench {experiment.name} --tune` on public rows only; see `protocol` in "
+        f"# Chosen by `python -m benchmarks run {experiment.name} --tune` on public rows only; see `protocol` in "
         "the experiment.",
         "# `score` is the mean of the first measure over the public folds.",
     ]

@@ -3,7 +3,7 @@
 One module per paper. A reference function returns the printed noise where the paper's conditions
 hold (as the errata state them) and raises a `SordinoError` that names the condition where they do not;
 it never returns a number outside them. `table` sets printed against exact noise, which
-``sordino calibration`` prints.
+``python -m benchmarks calibration`` prints.
 
 >>> printed = REFERENCES["tran-cutkosky"].calibrate(
 ...     epsilon=1.0, delta=1e-5, epoch_steps=1000, steps=5000, alpha=0.01

@@ -1,4 +1,4 @@
-"""`sordino calibration`: one command that prints how much noise the papers waste."""
+"""`python -m benchmarks calibration`: one command that prints how much noise the papers waste."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from sordino.app.cli._main import app
+from benchmarks.__main__ import app
 
 
 def run(*arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""``sordino bench``, as a person meets it: tables, the same ones again, and after a crash."""
+"""``python -m benchmarks run``, as a person meets it: tables, the same ones again, and after a crash."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench.helpers import TOY, write_toy
 from typer.testing import CliRunner
 
-from sordino.app.cli._main import app
+from benchmarks.__main__ import app
+from benchmarks.tests.lab.helpers import TOY, write_toy
 
 
 def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+    return CliRunner().invoke(app, ["run", *map(str, arguments)])
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -106,7 +106,17 @@ def test_a_killed_run_goes_on_from_its_finished_cells(tmp_path: Path) -> None:
     text = TOY.replace(budgets, budgets + more).replace("grid = { learning_rate = [1.0, 8.0] }", "")
     toy = write_toy(tmp_path, text=text, chosen=False)
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "sordino", "bench", str(toy), "--out", str(out), "--jobs", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "run",
+        str(toy),
+        "--out",
+        str(out),
+        "--jobs",
+        "2",
+    ]
     process = subprocess.Popen(
         command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
     )
@@ -149,7 +159,7 @@ def test_settings_are_chosen_and_written_down(tmp_path: Path) -> None:
     toy = write_toy(tmp_path, chosen=False)
     refused = run(toy, "--out", tmp_path / "out")
     assert refused.exit_code == 2
-    assert "sordino bench toy --tune" in refused.stderr
+    assert "python -m benchmarks run toy --tune" in refused.stderr
     chosen = run(toy, "--tune", "--out", tmp_path / "out")
     assert chosen.exit_code == 0, chosen.output
     text = (tmp_path / "settings" / "toy.toml").read_text(encoding="utf-8")

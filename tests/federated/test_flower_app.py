@@ -362,7 +362,7 @@ def test_a_node_without_a_name_in_its_configuration_says_none() -> None:
         app(Message(RecordDict(), node, HELLO), context)
 
 
-@pytest.mark.parametrize("module", ["app", "inprocess", "simulation", "deployment"])
+@pytest.mark.parametrize("module", ["_app", "_inprocess", "_simulation", "_deployment"])
 def test_without_flwr_the_extra_is_named(module: str) -> None:
     code = (
         "import sys, importlib.util as u; real = u.find_spec; "

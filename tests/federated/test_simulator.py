@@ -158,7 +158,9 @@ def test_exact_simulation_is_the_protocol_bit_for_bit(model: Any, options: Any) 
 @pytest.fixture
 def _budget_is_no_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     """For lattices with hardly any noise, under which real clients would refuse to answer."""
-    monkeypatch.setattr("sordino.together.federated._simulator.check_budget", lambda *_: None)
+    monkeypatch.setattr(
+        "sordino.together.federated._simulator.check_message_budget", lambda *_: None
+    )
 
 
 @pytest.mark.parametrize(

@@ -257,11 +257,11 @@ def test_papers_03_oracle_5():
 
 
 def test_compose_oracle():
-    assert dyadic.compose(1, 7) == [(1, 4), (5, 6), (7, 7)]
-    assert dyadic.compose(2, 7) == [(2, 2), (3, 4), (5, 6), (7, 7)]
-    assert dyadic.compose(3, 12) == [(3, 4), (5, 8), (9, 12)]
-    assert dyadic.compose(1, 8) == [(1, 8)]
-    assert dyadic.compose(1, 0) == []
+    assert dyadic.nodes_between(1, 7) == [(1, 4), (5, 6), (7, 7)]
+    assert dyadic.nodes_between(2, 7) == [(2, 2), (3, 4), (5, 6), (7, 7)]
+    assert dyadic.nodes_between(3, 12) == [(3, 4), (5, 8), (9, 12)]
+    assert dyadic.nodes_between(1, 8) == [(1, 8)]
+    assert dyadic.nodes_between(1, 0) == []
 
 
 def greedy_tiling(a, c):
@@ -275,7 +275,7 @@ def greedy_tiling(a, c):
 def test_compose_is_the_greedy_tiling():
     for first in range(1, 40):
         for last in range(first, 70):
-            nodes = dyadic.compose(first, last)
+            nodes = dyadic.nodes_between(first, last)
             assert nodes == greedy_tiling(first, last)
             covered = [i for a, b in nodes for i in range(a, b + 1)]
             assert covered == list(range(first, last + 1))

@@ -52,12 +52,12 @@ def environment(home: Path) -> dict[str, str]:
 INTERRUPT = """
 import os, signal, sys
 import sordino.engine._run as run
-real = run.Run.advance
+real = run.TrainingRun.advance
 def advance(self):
     done = real(self)
     os.kill(os.getpid(), signal.SIGINT)
     return done
-run.Run.advance = advance
+run.TrainingRun.advance = advance
 from sordino.app.cli._main import main
 sys.argv = ["sordino", *sys.argv[1:]]
 main()

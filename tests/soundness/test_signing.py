@@ -150,7 +150,7 @@ def test_code_that_a_federated_folder_names_is_not_run(tmp_path: Path, mark: Pat
 
 def test_what_is_not_a_model_is_never_called(tmp_path: Path, mark: Path) -> None:
     """C3: the type is checked, and nothing is called, even where it is named on the command line."""
-    with pytest.raises(SordinoError, match=r"is not a sordino\.sites\.models\.Model"):
+    with pytest.raises(SordinoError, match=r"is not a sordino\.together\.sites\.ModelSpec"):
         own_model("foreign_study:called")
     assert not mark.with_name("called").exists()
     assert isinstance(own_model("foreign_study"), ModelSpec)

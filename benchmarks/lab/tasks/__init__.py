@@ -26,7 +26,7 @@ class Task:
     Attributes:
       module: where its `run_cell` is.
       sources: what its figures follow from besides the code that plans and trains: files and
-        rooms, from the package's folder.
+        folders, of the package (`sordino/...`) or of the checkout.
       also: more of them, for populations whose loss or features have this name.
       outside: files of the checkout that its figures follow from too, as patterns.
     """
@@ -42,7 +42,12 @@ class Task:
         return self.sources + tuple(more for name in used for more in self.also.get(name, ()))
 
 
-_TRAINING = ("bench/data.py", "bench/running.py", "bench/scores.py", "bench/seeds.py")
+_TRAINING = (
+    "benchmarks/lab/data.py",
+    "benchmarks/lab/running.py",
+    "benchmarks/lab/scores.py",
+    "benchmarks/lab/seeds.py",
+)
 
 TASKS: Mapping[str, Task] = MappingProxyType(
     {
@@ -50,49 +55,58 @@ TASKS: Mapping[str, Task] = MappingProxyType(
             "benchmarks.lab.running",
             _TRAINING,
             also={
-                "mnist-cnn": ("bench/models.py", "models/networks.py"),
-                "cnn5": ("bench/models.py", "models/networks.py"),
-                "scattering": ("bench/scattering.py", "bench/strokes.py"),
+                "mnist-cnn": ("benchmarks/lab/models.py", "benchmarks/networks.py"),
+                "cnn5": ("benchmarks/lab/models.py", "benchmarks/networks.py"),
+                "scattering": ("benchmarks/lab/scattering.py", "benchmarks/lab/strokes.py"),
             },
         ),
         "parties": Task(
             "benchmarks.lab.tasks.parties",
-            (*_TRAINING, "bench/tasks/parties.py", "parties", "secure"),
+            (*_TRAINING, "benchmarks/lab/tasks/parties.py", "sordino/together"),
         ),
         "federated": Task(
             "benchmarks.lab.tasks.federated",
-            ("bench/data.py", "bench/scores.py", "bench/tasks/federated.py", "federated", "sites"),
+            (
+                "benchmarks/lab/data.py",
+                "benchmarks/lab/scores.py",
+                "benchmarks/lab/tasks/federated.py",
+                "sordino/together",
+            ),
         ),
         "schedules": Task(
             "benchmarks.lab.tasks.schedules",
             (
-                "bench/seeds.py",
-                "bench/tasks/schedules.py",
-                "bench/tasks/schedule_data.py",
-                "bench/tasks/schedule_method.py",
-                "bench/tasks/quadratics.py",
-                "influence",
+                "benchmarks/lab/seeds.py",
+                "benchmarks/lab/tasks/schedules.py",
+                "benchmarks/lab/tasks/schedule_data.py",
+                "benchmarks/lab/tasks/schedule_method.py",
+                "benchmarks/lab/tasks/quadratics.py",
             ),
         ),
         "momentum": Task(
             "benchmarks.lab.tasks.momentum",
             (
-                "bench/data.py",
-                "bench/seeds.py",
-                "bench/tasks/momentum.py",
-                "bench/tasks/momentum_models.py",
-                "bench/tasks/watching.py",
-                "references",
+                "benchmarks/lab/data.py",
+                "benchmarks/lab/seeds.py",
+                "benchmarks/lab/tasks/momentum.py",
+                "benchmarks/lab/tasks/momentum_models.py",
+                "benchmarks/lab/tasks/watching.py",
+                "benchmarks/papers",
             ),
         ),
         "peers": Task(
             "benchmarks.lab.tasks.peers",
-            ("bench/data.py", "bench/running.py", "bench/tasks/peers.py", "models"),
+            (
+                "benchmarks/lab/data.py",
+                "benchmarks/lab/running.py",
+                "benchmarks/lab/tasks/peers.py",
+                "sordino/models",
+            ),
             outside=("benchmarks/peers/*.py", "benchmarks/experiments/peers/*.json"),
         ),
         "speed": Task(
             "benchmarks.lab.tasks.speed",
-            ("bench/tasks/speed.py",),
+            ("benchmarks/lab/tasks/speed.py",),
             outside=("benchmarks/*.py", "benchmarks/peers/*.py"),
         ),
     }

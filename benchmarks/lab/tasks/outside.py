@@ -13,7 +13,7 @@ PEERS_VARIABLE, PEERS_FOLDER = "SORDINO_PEERS", ".bench"
 
 def checkout(*program: str) -> Path:
     """The checkout that has ``benchmarks/PROGRAM``: here, or where this package was installed from."""
-    for root in (Path.cwd(), Path(__file__).parents[4]):
+    for root in (Path.cwd(), Path(__file__).parents[3]):
         if root.joinpath("benchmarks", *program).is_file():
             return root
     wanted = "/".join(("benchmarks", *program))

@@ -13,7 +13,7 @@ from sordino.planning.recipes import RECIPES
 
 from .helpers import TOY, write_toy
 
-EXPERIMENTS = Path(__file__).parents[2] / "benchmarks" / "experiments"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
 def test_cells_are_every_contender_on_every_budget(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_grids_become_trials(tmp_path: Path) -> None:
 
 def test_settings_that_are_not_chosen_are_missed(tmp_path: Path) -> None:
     experiment = read_experiment(write_toy(tmp_path, chosen=False))
-    with pytest.raises(SordinoError, match="sordino bench toy --tune"):
+    with pytest.raises(SordinoError, match="python -m benchmarks run toy --tune"):
         cells_of(experiment, quick=False)
 
 

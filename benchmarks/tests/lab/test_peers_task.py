@@ -20,7 +20,7 @@ from benchmarks.lab.tasks import outside, peers, run_task
 from sordino._base.errors import SordinoError
 from sordino.models._estimators import PrivateClassifier
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CELL = Cell(
     experiment="t",
     population=PopulationSpec(

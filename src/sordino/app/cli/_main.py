@@ -37,7 +37,7 @@ INTERRUPTED = 130
 BAD_INPUT = 2
 
 
-class _CommandGroup(TyperGroup):
+class CommandGroup(TyperGroup):
     """Turns errors into one line and an exit code, for every command alike."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -60,7 +60,7 @@ class _CommandGroup(TyperGroup):
 
 app = typer.Typer(
     name="sordino",
-    cls=_CommandGroup,
+    cls=CommandGroup,
     help="Train models with differential privacy: plan first, then run.",
     no_args_is_help=True,
     add_completion=False,
@@ -97,9 +97,14 @@ def _options(
 
 def main() -> None:
     """The entry point."""
+    run_app(app)
+
+
+def run_app(commands: Callable[[], Any]) -> None:
+    """Run a command line to its end; Ctrl-C ends it without a traceback, wherever it comes."""
     sys.unraisablehook = _insisting(sys.unraisablehook)
     try:
-        app()
+        commands()
     except KeyboardInterrupt:
         # Before a command began, or while it was being cleaned up after: no traceback there either.
         _leave()

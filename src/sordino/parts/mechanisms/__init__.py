@@ -23,12 +23,12 @@ __all__ = [
 if TYPE_CHECKING:
     from sordino.parts.mechanisms._banded import Banded as Banded
     from sordino.parts.mechanisms._base import Mechanism as Mechanism
-    from sordino.parts.mechanisms._base import mechanism_from_json as mechanism_from_json
     from sordino.parts.mechanisms._base import privatize as privatize
     from sordino.parts.mechanisms._base import privatize_lattice as privatize_lattice
     from sordino.parts.mechanisms._blt import BLT as BLT
     from sordino.parts.mechanisms._cancelling import Cancelling as Cancelling
     from sordino.parts.mechanisms._catalogue import fit_mechanism as fit_mechanism
+    from sordino.parts.mechanisms._catalogue import mechanism_from_json as mechanism_from_json
     from sordino.parts.mechanisms._chacha import KEY_BYTES as KEY_BYTES
     from sordino.parts.mechanisms._chacha import ChaCha20Generator as ChaCha20Generator
     from sordino.parts.mechanisms._dense import Dense as Dense

@@ -180,7 +180,7 @@ def own_model(name: str) -> ModelSpec:
             f"there is no model {shown(name)} here ({one_line(error)}); give it as module:name"
         ) from None
     if not isinstance(result, ModelSpec):
-        raise SordinoError(f"{shown(name)} is not a sordino.together.sites.Model")
+        raise SordinoError(f"{shown(name)} is not a sordino.together.sites.ModelSpec")
     return replace(
         result, description={"kind": "own", "name": name}, source=_source(sys.modules[module])
     )

@@ -12,14 +12,30 @@ check and its installing of packages at run time switched off.
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from sordino._base.errors import MissingExtraError
 from sordino._base.lazy import lazy_names
 
-__all__ = ["MissingExtraError"]
+if find_spec("flwr") is None:
+    raise MissingExtraError(
+        "federated training needs flwr; install it with: pip install 'sordino[fl]'"
+    )
+
+# Flower reads some of these while it is being imported, so they are set here, before that. A library
+# for private training calls nobody on its own.
+os.environ.update(
+    FLWR_TELEMETRY_ENABLED="0",
+    FLWR_DISABLE_UPDATE_CHECK="1",
+    FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION="1",
+    RAY_USAGE_STATS_ENABLED="0",
+)
+
+__all__ = ["join", "serve"]
 
 if TYPE_CHECKING:
-    from sordino._base.errors import MissingExtraError as MissingExtraError
     from sordino.together.federated.flower._superlink import serve as serve
     from sordino.together.federated.flower._supernode import join as join
 else:
