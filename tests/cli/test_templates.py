@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from jinja2 import StrictUndefined, UndefinedError
-from tests.cli.test_report import HOSTILE, Page
+from tests.cli.test_report import HOSTILE, Page, comparison, render_report
 
 import sordino
 from sordino.report import _run as run
@@ -27,7 +27,7 @@ def given(**changes: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "render", lambda *_, **more: facts.update(more) or "")
-        run.render_report(made, guarantee=made.guarantee, title="t")
+        render_report(made, guarantee=made.guarantee, title="t", results=comparison())
     return facts | changes
 
 

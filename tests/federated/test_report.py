@@ -20,7 +20,7 @@ from sordino.together.federated._cohorts import random_cohorts
 from sordino.together.federated._coordinator import DurableServer, RoundRecord
 from sordino.together.federated._durable import VolatileClient
 from sordino.together.federated._report import write_federated_report
-from sordino.together.federated._report_facts import gathered, sampled_rounds, shares
+from sordino.together.federated._report_facts import gathered, shares
 from sordino.together.federated._report_plots import ClientPicture
 from sordino.together.federated._report_words import TRUST_NAMES, plan_lines, schedule
 from tests.cli.test_report import HOSTILE, Page
@@ -397,5 +397,5 @@ def test_tables_of_shares_count_everything_once() -> None:
     small, _ = shares(facts, 3, 4)
     heights, widths = [3, 2, 2], [4, 3, 3, 3]
     assert float((small * np.outer(heights, widths)).sum()) == pytest.approx(39)
-    assert sampled_rounds(4, 11) == [1, 2, 3, 4]
-    assert sampled_rounds(1001, 11) == [1, *range(101, 1000, 100), 1001]
+    assert plots.decimated(4, 11).tolist() == [1, 2, 3, 4]
+    assert plots.decimated(1001, 11).tolist() == [1, *range(101, 1000, 100), 1001]

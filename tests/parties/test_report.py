@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from sordino.together.parties._journal import TurnRecord
 from sordino.together.parties._report import (
     Turns,
     cost_figure,
-    render_parties_report,
     write_parties_report,
 )
 from sordino.together.parties._report_words import PAPER, collusion, paper_cost, rests_on, shares
@@ -58,7 +58,10 @@ def rendered(consortium: Consortium, records: Any = None, **more: Any) -> tuple[
     own = more.pop("own", "north")
     found = records if records is not None else {"north": turned()}
     settings = {"title": f"Study {HOSTILE}", "own": own, "history": SCORES, "date": "2026-01-02"}
-    text = render_parties_report(consortium, found, **(settings | more))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "report.html"
+        write_parties_report(path, consortium, found, **(settings | more))
+        text = path.read_text("utf-8")
     return text, Page(text)
 
 

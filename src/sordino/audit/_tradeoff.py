@@ -25,7 +25,16 @@ from sordino.audit._membership import MembershipReport
 from sordino.audit._onerun import OneRunResult
 from sordino.audit._whitebox import AuditResult
 from sordino.privacy import Guarantee
-from sordino.report import BLUE, GREY, INK, VERMILION, add_legend, name_axes, new_figure
+from sordino.report import (
+    BLUE,
+    GREY,
+    INK,
+    VERMILION,
+    add_legend,
+    name_axes,
+    new_figure,
+    plain_axes,
+)
 
 Array = NDArray[np.float64]
 
@@ -86,7 +95,7 @@ def audit_figure(panels: Sequence[TradeoffPanel]) -> Figure:
         title = f"{panels[0].title}: CLAIM EXCEEDED" if panels[0].exceeded else panels[0].title
         for axes, text in ((left, title), (right, "the same, small error rates")):
             axes.set_title(text, loc="left", fontsize=11, color=INK, fontweight="bold")
-        add_legend(figure, left)
+        add_legend(figure, *left.get_legend_handles_labels())
         return figure
     rows = math.ceil(len(panels) / COLUMNS)
     figure, first = new_figure(1, height=2.2 * rows + 0.5)
@@ -94,11 +103,8 @@ def audit_figure(panels: Sequence[TradeoffPanel]) -> Figure:
     drawn = []
     for place, panel in enumerate(panels):
         axes = figure.add_subplot(rows, COLUMNS, place + 1)
-        axes.tick_params(labelsize=8, colors=INK)
+        plain_axes(axes, size=8)
         axes.grid(True, color=GREY, alpha=0.25, linewidth=0.8)
-        for side, spine in axes.spines.items():
-            spine.set_visible(side in ("left", "bottom"))
-            spine.set_color(INK)
         _draw(axes, panel, logarithmic=True, small=True)
         title = f"{panel.title}: EXCEEDED" if panel.exceeded else panel.title
         colour = VERMILION if panel.exceeded else INK
@@ -108,7 +114,7 @@ def audit_figure(panels: Sequence[TradeoffPanel]) -> Figure:
         if place // COLUMNS < rows - 1:
             axes.set_xlabel("")
         drawn.append(axes)
-    add_legend(figure, drawn[0])
+    add_legend(figure, *drawn[0].get_legend_handles_labels())
     return figure
 
 

@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     from sordino.report._plots import BLUE as BLUE
     from sordino.report._plots import GREY as GREY
     from sordino.report._plots import INK as INK
-    from sordino.report._plots import NORMAL as NORMAL
-    from sordino.report._plots import SMALL as SMALL
     from sordino.report._plots import VERMILION as VERMILION
     from sordino.report._plots import add_legend as add_legend
     from sordino.report._plots import decimated as decimated
     from sordino.report._plots import name_axes as name_axes
     from sordino.report._plots import new_figure as new_figure
+    from sordino.report._plots import plain_axes as plain_axes
     from sordino.report._plots import plan_figure as plan_figure
     from sordino.report._plots import step_ticks as step_ticks
     from sordino.report._plots import to_svg as to_svg

@@ -68,7 +68,7 @@ def plan_figure(plan: Plan) -> Figure:
         axes.set_ylim(0, axes.get_ylim()[1] * 1.1)
         step_ticks(axes)
     if other is not None:
-        add_legend(figure, left)
+        add_legend(figure, *left.get_legend_handles_labels())
     return figure
 
 
@@ -217,7 +217,7 @@ def noise_calibration_figure(plan: Plan, coordinates: int = 400) -> Figure:
         name_axes(axes, title, "step", "std per coordinate")
         axes.set_ylim(0, float(max(expected.max() * (1 + band), seen.max())) * 1.15)
         step_ticks(axes)
-    add_legend(figure, left)
+    add_legend(figure, *left.get_legend_handles_labels())
     return figure
 
 
@@ -250,13 +250,20 @@ def new_figure(panels: int, height: float = _HEIGHT) -> tuple[Figure, list[Any]]
     figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, layout=ConstrainedLayoutEngine(w_pad=0.08))
     axes = [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
     for one in axes:
-        one.set_axisbelow(True)
+        plain_axes(one)
         one.grid(True, color=GREY, alpha=0.25, linewidth=0.8)
-        one.tick_params(labelsize=SMALL, colors=INK)
-        for side, spine in one.spines.items():
-            spine.set_visible(side in ("left", "bottom"))
-            spine.set_color(INK)
     return figure, axes
+
+
+def plain_axes(
+    axes: Any, *, size: float = SMALL, sides: Sequence[str] = ("left", "bottom")
+) -> None:
+    """Ink for what stands beside the axes, nothing around them but the `sides`."""
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=size, colors=INK)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in sides)
+        spine.set_color(INK)
 
 
 def _line(axes: Any, at: NDArray[np.int64], values: Array, **style: Any) -> None:
@@ -271,14 +278,13 @@ def name_axes(axes: Any, title: str, x: str, y: str) -> None:
     axes.set_ylabel(y, fontsize=NORMAL, color=INK)
 
 
-def add_legend(figure: Figure, axes: Any) -> None:
-    """One legend below all panels, where it can never cover a curve."""
-    handles, labels = axes.get_legend_handles_labels()
+def add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """One legend below all panels, where it can never cover a curve, in as many rows as it needs."""
     legend = figure.legend(
         handles,
         labels,
         loc="outside lower center",
-        ncols=len(labels),
+        ncols=min(4, len(labels)),
         frameon=False,
         fontsize=NORMAL,
     )

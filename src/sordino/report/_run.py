@@ -10,20 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from sordino._base.files import write_atomically
 from sordino.planning import Plan
 from sordino.privacy import Guarantee
 from sordino.report import _plots as plots
-from sordino.report._facts import (
-    curve_facts,
-    guarantee_numbers,
-    plan_facts,
-    tradeoff_facts,
-)
-from sordino.report._measure import MEASURED_STEPS, NOT_COVERED, Measured, ScoreTable
+from sordino.report._facts import curve_facts, guarantee_numbers, plan_facts, tradeoff_facts
+from sordino.report._measure import MEASURED_STEPS, ScoreTable
 from sordino.report._render import render
 
 
@@ -47,30 +41,7 @@ def write_report(
       notes: what the reader must know about this run, one sentence each; shown at the top.
       date: when the run was made, as text; there is no clock in here.
     """
-    text = render_report(
-        plan,
-        guarantee=guarantee,
-        title=title,
-        history=history,
-        results=results,
-        notes=notes,
-        date=date,
-    )
-    write_atomically(Path(path), text)
-
-
-def render_report(
-    plan: Plan,
-    *,
-    guarantee: Guarantee,
-    title: str,
-    history: Sequence[Mapping[str, float]] = (),
-    results: ScoreTable | None = None,
-    notes: Sequence[str] = (),
-    date: str = "",
-) -> str:
-    """The report as text; see `write_report`."""
-    return render(
+    text = render(
         "sordino.report",
         "run.html.j2",
         title=title,
@@ -78,58 +49,23 @@ def render_report(
         guarantee=guarantee,
         numbers=guarantee_numbers(guarantee),
         notes=list(notes),
-        results=None if results is None else _results(results),
+        results=results,
+        results_svg="" if results is None else _results_svg(results),
         curves=curve_facts(history),
         plan=plan_facts(plan),
-        calibration=_calibration(plan),
+        noise_svg=plots.to_svg(
+            plots.noise_calibration_figure(plan),
+            label="Measured standard deviation of generated noise beside the predicted one, per step "
+            "and accumulated",
+            prefix="noise",
+        ),
+        noise_steps=MEASURED_STEPS if plan.population.steps > MEASURED_STEPS else None,
         tradeoff=tradeoff_facts(guarantee),
     )
+    write_atomically(Path(path), text)
 
 
-@dataclass(frozen=True)
-class ResultFacts:
-    """Scores as they are shown: each row with its score as text."""
-
-    svg: str
-    metric: str
-    test_rows: int
-    is_rate: bool
-    rows: list[tuple[Measured, str]]
-    has_uncovered: bool
-
-
-def _results(results: ScoreTable) -> ResultFacts:
-    def score(value: float) -> str:
-        half = results.whisker(value)
-        spread = f" ± {half:.3f}" if half else ""
-        return (f"{value:.3f}" if results.is_rate else f"{value:.4g}") + spread
-
-    metric = results.metric.replace("_", " ")
+def _results_svg(results: ScoreTable) -> str:
     bars = ", ".join(f"{row.name} {row.value:.3g}" for row in results.rows)
-    figure = plots.comparison_figure(results)
-    return ResultFacts(
-        plots.to_svg(figure, label=f"Bars of the {metric}: {bars}", prefix="results"),
-        metric,
-        results.test_rows,
-        results.is_rate,
-        [(row, score(row.value)) for row in results.rows],
-        any(row.coverage == NOT_COVERED for row in results.rows),
-    )
-
-
-@dataclass(frozen=True)
-class CalibrationFacts:
-    """Noise that was generated beside noise that was planned."""
-
-    svg: str
-    steps: int
-    is_part: bool
-
-
-def _calibration(plan: Plan) -> CalibrationFacts:
-    label = (
-        "Measured standard deviation of generated noise beside the predicted one, per step and "
-        "accumulated"
-    )
-    svg = plots.to_svg(plots.noise_calibration_figure(plan), label=label, prefix="noise")
-    return CalibrationFacts(svg, MEASURED_STEPS, plan.population.steps > MEASURED_STEPS)
+    label = f"Bars of the {results.metric.replace('_', ' ')}: {bars}"
+    return plots.to_svg(plots.comparison_figure(results), label=label, prefix="results")

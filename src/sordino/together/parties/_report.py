@@ -114,26 +114,9 @@ def write_parties_report(
       different: parties whose model was not the same to the last bit.
       date: when the report was made, as text; there is no clock in here.
     """
-    text = render_parties_report(
-        consortium, records, title=title, own=own, history=history, different=different, date=date
-    )
-    write_atomically(Path(path), text)
-
-
-def render_parties_report(
-    consortium: Consortium,
-    records: Mapping[str, Sequence[TurnRecord]],
-    *,
-    title: str,
-    own: str | None = None,
-    history: Sequence[Mapping[str, float]] = (),
-    different: Sequence[str] = (),
-    date: str = "",
-) -> str:
-    """The report as text; see `write_parties_report`."""
     terms, turns = consortium.terms, Turns.of(records)
     near = paper_cost(terms.parameters)
-    return render(
+    text = render(
         "sordino.together.parties",
         "parties.html.j2",
         title=one_line(title),
@@ -160,6 +143,7 @@ def render_parties_report(
         tradeoff=tradeoff_facts(terms.guarantee),
         digest=consortium.digest,
     )
+    write_atomically(Path(path), text)
 
 
 def _agreed(consortium: Consortium) -> list[tuple[str, str]]:
@@ -229,7 +213,7 @@ def cost_figure(turns: Turns) -> Figure:
         step_ticks(axes)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     if turns.lost:
-        add_legend(figure, left)
+        add_legend(figure, *left.get_legend_handles_labels())
     return figure
 
 
