@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from sordino.audit._curves import Points, largest_power
-from sordino.audit._intervals import proportion
+from sordino.audit._intervals import Array, proportion
 from sordino.audit._membership import MembershipReport
 from sordino.audit._onerun import OneRunResult
 from sordino.audit._whitebox import AuditResult
@@ -35,8 +35,6 @@ from sordino.report import (
     new_figure,
     plain_axes,
 )
-
-Array = NDArray[np.float64]
 
 # Of each whisker; it is for the eye, verdicts have their own.
 CONFIDENCE = 0.95
@@ -78,11 +76,12 @@ def panel_of(result: AuditResult | OneRunResult | MembershipReport) -> TradeoffP
             "membership", result.guarantee, attacks, result.changes, exceeded=result.violates
         )
     assert result.guarantee is not None
-    if isinstance(result, OneRunResult):
-        out = result.canaries - result.included
-        attack = Attack("measured", result.curve, out, result.included)
-    else:
-        attack = Attack("measured", result.curve, result.runs, result.runs)
+    sizes = (
+        (result.canaries - result.included, result.included)
+        if isinstance(result, OneRunResult)
+        else (result.runs, result.runs)
+    )
+    attack = Attack("measured", result.curve, *sizes)
     return TradeoffPanel(result.recipe, result.guarantee, (attack,), exceeded=result.violates)
 
 
@@ -98,9 +97,7 @@ def audit_figure(panels: Sequence[TradeoffPanel]) -> Figure:
         add_legend(figure, *left.get_legend_handles_labels())
         return figure
     rows = math.ceil(len(panels) / COLUMNS)
-    figure, first = new_figure(1, height=2.2 * rows + 0.5)
-    figure.delaxes(first[0])
-    drawn = []
+    figure, _ = new_figure(0, height=2.2 * rows + 0.5)
     for place, panel in enumerate(panels):
         axes = figure.add_subplot(rows, COLUMNS, place + 1)
         plain_axes(axes, size=8)
@@ -113,8 +110,7 @@ def audit_figure(panels: Sequence[TradeoffPanel]) -> Figure:
             axes.set_ylabel("")
         if place // COLUMNS < rows - 1:
             axes.set_xlabel("")
-        drawn.append(axes)
-    add_legend(figure, *drawn[0].get_legend_handles_labels())
+    add_legend(figure, *figure.axes[0].get_legend_handles_labels())
     return figure
 
 
