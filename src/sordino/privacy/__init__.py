@@ -19,6 +19,7 @@ __all__ = [
     "Guarantee",
     "MatrixStrategy",
     "MinSeparation",
+    "NoisedSum",
     "ParallelStrategy",
     "Participation",
     "PatternList",
@@ -103,6 +104,7 @@ if TYPE_CHECKING:
     from sordino.privacy._units import ROW as ROW
     from sordino.privacy._units import require_one_row as require_one_row
     from sordino.privacy._values import ClippedSum as ClippedSum
+    from sordino.privacy._values import NoisedSum as NoisedSum
     from sordino.privacy._values import PrivateEstimate as PrivateEstimate
     from sordino.privacy._words import ADJACENCIES as ADJACENCIES
     from sordino.privacy._words import INSECURE as INSECURE

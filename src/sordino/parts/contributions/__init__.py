@@ -8,6 +8,7 @@ from sordino._base.lazy import lazy_names
 
 __all__ = [
     "Anchored",
+    "Batch",
     "Contribution",
     "Evaluator",
     "Gradient",
@@ -22,6 +23,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from sordino.parts.contributions._base import Batch as Batch
     from sordino.parts.contributions._base import Evaluator as Evaluator
     from sordino.parts.contributions._contributions import KINDS as KINDS
     from sordino.parts.contributions._contributions import NO_CLIP as NO_CLIP
