@@ -24,6 +24,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
 from sordino._base.keys import RunKey
@@ -32,6 +33,8 @@ from sordino.parts import batch_indices, is_sliced, public_order
 from sordino.parts.contributions import Anchored, Contribution, Lagged
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan
+
+Floats = NDArray[np.float32]
 
 # The canary's gradients lie in a plane; the other examples have a direction of their own.
 PLANE = 2
@@ -117,7 +120,7 @@ class Canary:
         bounds = plan.contribution.bounds(plan.population.steps)
         return bounds[:, :, None] * self.directions
 
-    def data(self, plan: Plan, factor: float, ticks: Array) -> tuple[Any, Any]:
+    def data(self, plan: Plan, factor: float, ticks: Array) -> tuple[Floats, Floats]:
         """A data set with the canary's script times `factor`, and neighbours in the other direction.
 
         Factor 1 is the canary, 0 its absence, -1 its opposite.

@@ -369,7 +369,7 @@ class _AuditedServer:
             self._committed,
         )
 
-    def received(self, values: NDArray[Any]) -> None:
+    def received(self, values: Integers) -> None:
         """What to ask next, in view of an answer."""
         self._index += 1
         self._patient = True
@@ -423,7 +423,7 @@ def _data(agreement: Agreement, unit: str, message: int, sign: float) -> tuple[F
     return rows, targets
 
 
-def _block(data: LocalData, block: int, batch: int) -> tuple[Any, Any]:
+def _block(data: LocalData, block: int, batch: int) -> tuple[tuple[Any, ...], Floats]:
     """The examples of a block and their mask, as `LocalData.total` has them."""
     rows = data.rows(block)
     padding = batch - len(rows)

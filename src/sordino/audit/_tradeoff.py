@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
@@ -114,7 +114,7 @@ def audit_figure(panels: Sequence[TradeoffPanel]) -> Figure:
     return figure
 
 
-def _draw(axes: Any, panel: TradeoffPanel, *, logarithmic: bool, small: bool = False) -> None:
+def _draw(axes: Axes, panel: TradeoffPanel, *, logarithmic: bool, small: bool = False) -> None:
     least = _least(panel) if logarithmic else 0.0
     rates = np.geomspace(least, 1, 400) if logarithmic else np.linspace(0, 1, 400)
     missed = 1 - largest_power(panel.guarantee, rates, changes=panel.changes)
@@ -140,8 +140,8 @@ def _draw(axes: Any, panel: TradeoffPanel, *, logarithmic: bool, small: bool = F
         )
     size = 8 if small else 10.5
     name_axes(axes, "", "false positive rate", "false negative rate")
-    axes.xaxis.label.set_size(size)
-    axes.yaxis.label.set_size(size)
+    axes.xaxis.label.set_fontsize(size)
+    axes.yaxis.label.set_fontsize(size)
     if logarithmic:
         axes.set_xscale("log")
         axes.set_yscale("log")

@@ -11,6 +11,8 @@ from html import escape
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -103,7 +105,8 @@ def spent_figure(facts: Facts) -> Figure:
     """Spent mu of the clients over the rounds, below the budget: each one's, or how they spread."""
     figure, (axes,) = new_figure(1)
     rounds = decimated(facts.done, CURVE_POINTS)
-    handles, labels = [], []
+    handles: list[Artist] = []
+    labels: list[str] = []
     if len(facts.clients) <= FEW:
         for client, (colour, style) in zip(facts.clients, _LINES, strict=False):
             (line,) = axes.plot(
@@ -152,7 +155,7 @@ class ClientPicture:
         for place, axes in enumerate(old):
             axes.set_subplotspec(grid[0, place])
         strip = figure.add_subplot(grid[1, :])
-        self._axes: dict[str, tuple[Any, float]] = {"mu": (old[0], budget * 1.12)}
+        self._axes: dict[str, tuple[Axes, float]] = {"mu": (old[0], budget * 1.12)}
         if self._has_epsilon:
             self._axes["epsilon"] = (old[1], top * 1.12)
         for name, (axes, most) in self._axes.items():
@@ -242,7 +245,7 @@ class ClientPicture:
 class _Box:
     """Where the numbers of some axes, from 0 to `most`, lie in a drawing of this size."""
 
-    def __init__(self, axes: Any, size: NDArray[Any], most: float) -> None:
+    def __init__(self, axes: Axes, size: Floats, most: float) -> None:
         place, (width, height) = axes.get_position(), size
         self._x = place.x0 * width, place.x1 * width, *axes.get_xlim()
         self._y = (1 - place.y0) * height, (1 - place.y1) * height, most
@@ -268,7 +271,7 @@ def _steps(curve: Sequence[tuple[int, float]], last: int) -> tuple[Floats, Float
     return np.array([*rounds, last + 0.5]), np.array([*values, now])
 
 
-def _at(curve: Sequence[tuple[int, float]], rounds: NDArray[Any]) -> Floats:
+def _at(curve: Sequence[tuple[int, float]], rounds: NDArray[np.int64]) -> Floats:
     """The curve's values at some rounds; 0 before it begins."""
     known = np.array([0, *(at for at, _ in curve)])
     values = np.array([0.0, *(value for _, value in curve)])

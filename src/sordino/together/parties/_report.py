@@ -44,7 +44,6 @@ from sordino.together.parties._report_words import (
     collusion,
     described,
     paper_cost,
-    rests_on,
     shares,
     size_of,
 )
@@ -133,7 +132,6 @@ def write_parties_report(
         assumption=assumption_sentence(terms.assumption),
         partners=list(zip(consortium.partners, shares(terms), strict=True)),
         agreed=_agreed(consortium),
-        rests_on=rests_on(terms),
         curves=curve_facts(history, step="turn"),
         costs=_costs(terms.plan.population.steps, turns, own),
         cost_svg=_cost_svg(turns) if turns.seen else "",
