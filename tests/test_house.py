@@ -38,6 +38,7 @@ DOORS = (
     *(f"sordino.{room}" for room in ROOMS if room != "_base"),
     "sordino.parts.contributions",
     "sordino.parts.mechanisms",
+    "sordino.parts.sampling",
     "sordino.parts.schedules",
     "sordino.parts.updates",
     "sordino.planning.recipes",

@@ -31,8 +31,9 @@ from sordino.audit._plans import reference_plan, small_plan
 from sordino.audit._recording import Recording, audit_key
 from sordino.audit._whitebox import RUNS, AuditResult, Neighbours
 from sordino.engine import TrainingRun, train
-from sordino.parts import FIXED, LeastSquares, Logistic, batch_indices, public_order
+from sordino.parts import LeastSquares, Logistic
 from sordino.parts.contributions import CONTRIBUTIONS, Lagged
+from sordino.parts.sampling import FIXED, public_order
 from sordino.planning import RECIPES, Plan, Recipe, plan, register
 from sordino.planning.recipes import SECRET, recipe_named
 from sordino.privacy import Adjacency
@@ -347,7 +348,7 @@ def batches_of(plan: Plan, key: RunKey) -> list[NDArray[Any]]:
         return [slots[t % len(slots)] for t in range(T)]
     taken = []
     for t in range(T):
-        indices, mask = batch_indices(population, key, t, 1)
+        indices, mask = population.batches(key, t, 1)
         taken.append(indices[0][mask[0] > 0])
     return taken
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from sordino._base.errors import SordinoError, nearest, require_choice, shown
 from sordino._base.registry import Registry
-from sordino.parts import FIXED, POISSON, RESHUFFLED, WITHOUT_REPLACEMENT
 from sordino.parts.contributions import (
     CONTRIBUTIONS,
     NO_CLIP,
@@ -29,8 +28,10 @@ from sordino.parts.contributions import (
     WeightedGradient,
     WeightedRecursive,
 )
+from sordino.parts.sampling import FIXED, RESHUFFLED
 from sordino.planning._options import OPTIONS as OPTIONS
 from sordino.planning._options import Option
+from sordino.privacy import POISSON, WITHOUT_REPLACEMENT
 
 # Options that every recipe has, with the default they have unless the recipe says otherwise.
 COMMON_OPTIONS: Mapping[str, Any] = MappingProxyType(

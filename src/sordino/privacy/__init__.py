@@ -45,10 +45,11 @@ if TYPE_CHECKING:
     from sordino.privacy._amplification import POISSON as POISSON
     from sordino.privacy._amplification import SMALLEST_DELTA as SMALLEST_DELTA
     from sordino.privacy._amplification import WITHOUT_REPLACEMENT as WITHOUT_REPLACEMENT
-    from sordino.privacy._amplification import SampledGaussian as SampledGaussian
+    from sordino.privacy._amplification import SampledRelease as SampledRelease
     from sordino.privacy._amplification import calibrate_noise as calibrate_noise
     from sordino.privacy._amplification import compose_pld as compose_pld
     from sordino.privacy._amplification import epsilon_of_pld as epsilon_of_pld
+    from sordino.privacy._amplification import mu_beside as mu_beside
     from sordino.privacy._budget import UNIT_BITS as UNIT_BITS
     from sordino.privacy._budget import BudgetExhausted as BudgetExhausted
     from sordino.privacy._budget import PrivacyFilter as PrivacyFilter

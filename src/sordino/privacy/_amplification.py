@@ -1,6 +1,6 @@
 r"""Privacy amplification by secret random batches, through privacy-loss distributions.
 
-One description, `SampledGaussian`, and one function, `compose_pld`, stand between Sordino and
+One description, `SampledRelease`, and one function, `compose_pld`, stand between Sordino and
 `dp_accounting`. They speak of the noise **standard deviation** and of the **norm bound of one
 unit's contribution**, never of a "noise multiplier": the package's RDP accountant reads that as
 std / (2 S) under replace-one while its PLD accountant reads it as std / S.
@@ -51,7 +51,7 @@ SMALLEST_DELTA = 1e-13
 
 
 @dataclass(frozen=True)
-class SampledGaussian:
+class SampledRelease:
     """`steps` releases of a sum over a secret random batch, plus Gaussian noise.
 
     `noise_std` is the noise on the sum and `contribution` the largest norm of one unit's term, in
@@ -105,14 +105,14 @@ _RELATIONS = {
 }
 
 
-def grid_step(parts: tuple[SampledGaussian, ...]) -> float:
+def grid_step(parts: tuple[SampledRelease, ...]) -> float:
     """Discretisation of the losses: fine against one step's scale, coarse enough to be quick."""
     finest = min(part.loss_scale for part in parts) / 20
     return min(1e-3, max(finest, 2e-6))
 
 
 @lru_cache(maxsize=64)
-def compose_pld(gaussian_mu: float, parts: tuple[SampledGaussian, ...]) -> Any:
+def compose_pld(gaussian_mu: float, parts: tuple[SampledRelease, ...]) -> Any:
     """PLD of a mu-GDP Gaussian release composed with every sampled part (a `dp_accounting` PLD)."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -131,12 +131,12 @@ def compose_pld(gaussian_mu: float, parts: tuple[SampledGaussian, ...]) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _composed(part: SampledGaussian, step: float) -> Any:
+def _composed(part: SampledRelease, step: float) -> Any:
     one = _poisson(part, step) if part.sampling == POISSON else _without_replacement(part, step)
     return one.self_compose(part.steps)
 
 
-def _poisson(part: SampledGaussian, step: float) -> Any:
+def _poisson(part: SampledRelease, step: float) -> Any:
     import dp_accounting
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -159,7 +159,7 @@ def without_replacement_delta(epsilon: ArrayLike, s: float, rate: float) -> NDAr
     return np.where(e >= 0, right, -np.expm1(-size) + np.exp(-size) * right)
 
 
-def _without_replacement(part: SampledGaussian, step: float) -> Any:
+def _without_replacement(part: SampledRelease, step: float) -> Any:
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -190,30 +190,66 @@ def delta_of_pld(pld: Any, epsilon: float) -> float:
     return min(1.0, float(pld.get_delta_for_epsilon(epsilon)) * (1 + SLACK) + 1e-15)
 
 
+def mu_beside(
+    epsilon: float, delta: float, *, mu: float = 0.0, others: tuple[SampledRelease, ...] = ()
+) -> float:
+    """The largest mu of a release that keeps (eps, delta) beside a mu-GDP one and sampled ones.
+
+    Exact without sampled ones; with them, to 1e-4, rounded down.
+    """
+    most = mu_from_epsilon_delta(epsilon, delta)
+    left = most * most - mu * mu
+    refusal = SordinoError(
+        "the other queries of this plan cost all of its budget; ask less of them, or plan with a "
+        "larger epsilon"
+    )
+    if not others:
+        # What is left of the budget must show in double precision.
+        if left <= 1e-9 * most * most:
+            raise refusal
+        return most if mu == 0 else math.sqrt(left) * (1 - SLACK)
+
+    def keeps(extra: float) -> bool:
+        pld = compose_pld(math.hypot(mu, extra), others)
+        return epsilon_of_pld(pld, delta) <= epsilon
+
+    low, high = 1e-4 * most, most
+    if left <= 0 or not keeps(low):
+        raise refusal
+    while high / low > 1 + 1e-4:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return low
+
+
 def calibrate_noise(
-    parts: Callable[[float], SampledGaussian | tuple[SampledGaussian, ...]],
+    parts: Callable[[float], SampledRelease | tuple[SampledRelease, ...]],
     epsilon: float,
     delta: float,
+    *,
+    mu: float = 0.0,
+    others: tuple[SampledRelease, ...] = (),
 ) -> float:
     """Least noise standard deviation (to 1e-4, rounded up) at which `parts(std)` is (eps, delta)-DP.
 
-    epsilon is close to a power of the noise, so a secant in logarithms needs few evaluations; the
-    result is one that was evaluated and passed.
+    Beside it there may be a mu-GDP release and `others`: all together are then (eps, delta)-DP. epsilon
+    is close to a power of the noise, so a secant in logarithms needs few evaluations; the result is one
+    that was evaluated and passed.
     """
 
-    def described(std: float) -> tuple[SampledGaussian, ...]:
+    def described(std: float) -> tuple[SampledRelease, ...]:
         result = parts(std)
         return result if isinstance(result, tuple) else (result,)
 
     def at(std: float) -> float:
-        all_parts = described(std)
-        plain = epsilon_from_mu(math.hypot(*(p.unamplified_mu for p in all_parts)), delta)
-        return min(plain, epsilon_of_pld(compose_pld(0.0, all_parts), delta))
+        all_parts = (*described(std), *others)
+        plain = epsilon_from_mu(math.hypot(mu, *(p.unamplified_mu for p in all_parts)), delta)
+        return min(plain, epsilon_of_pld(compose_pld(mu, all_parts), delta))
 
     # With no amplification at all this is enough; with it, less is.
     unit = described(1.0)
     unit_mu = math.hypot(*(part.unamplified_mu for part in unit))
-    high = unit_mu / mu_from_epsilon_delta(epsilon, delta) * (1 + SLACK)
+    high = unit_mu / mu_beside(epsilon, delta, mu=mu, others=others) * (1 + SLACK)
     low, at_low = high, 0.0
     at_high = max(at(high), 1e-12)
     while at_low <= epsilon:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sordino._base.errors import SordinoError, require_count
-from sordino.privacy._amplification import POISSON, SampledGaussian
+from sordino.privacy._amplification import POISSON, SampledRelease
 
 # 24 levels over a ratio of 2 are 3 % apart.
 MOST_LEVELS = 24
@@ -47,9 +47,9 @@ def sampled_levels(
     adjacency: str,
     sampling: str = POISSON,
     most: int = MOST_LEVELS,
-) -> tuple[SampledGaussian, ...]:
+) -> tuple[SampledRelease, ...]:
     """Steps with noise multipliers `sigma` (relative to the clip norm) as releases to compose."""
     return tuple(
-        SampledGaussian(level, 1.0, rate, count, sampling, adjacency)
+        SampledRelease(level, 1.0, rate, count, sampling, adjacency)
         for level, count in levels(sigma, most)
     )
