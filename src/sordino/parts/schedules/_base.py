@@ -8,27 +8,22 @@ Relative noise is normalised to ``sum_t 1/relative_t^2 = T``: with every record 
 
 from __future__ import annotations
 
-import base64
 import math
-import zlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar, TypeVar
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sordino._base.codec import pack, unpack
 from sordino._base.errors import (
-    DAMAGE,
     SordinoError,
-    one_line,
-    require_choice,
-    require_count,
+    nearest,
     shown,
 )
 from sordino._base.registry import Registry
 
-_UNPACKABLE: tuple[type[Exception], ...] = (*DAMAGE, zlib.error)
 # Numbers in a plan unpack to no more than this, whatever they claim: one for each of many steps.
 _LARGEST_PACKED = 128 << 20
 
@@ -106,12 +101,24 @@ def schedule_from_json(data: dict[str, Any]) -> NoiseSchedule:
     return make(kind, unpacked)
 
 
+def schedule_fields(kind: str) -> dict[str, Any]:
+    """What a schedule of this kind is made of, with types."""
+    cls = SCHEDULES[kind]
+    hints = get_type_hints(cls)
+    return {field.name: hints[field.name] for field in fields(cls)}  # type: ignore[arg-type]
+
+
 def make(kind: str, parameters: dict[str, Any]) -> NoiseSchedule:
     """The schedule of this kind with these parameters, or an error that names the right ones."""
-    cls = SCHEDULES[kind]
-    known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+    cls, known = SCHEDULES[kind], schedule_fields(kind)
     for name in parameters:
-        require_choice(f"parameter of schedule {kind!r}", name, known)
+        if name not in known:
+            hint = nearest(name, known) if known else ", nor any other"
+            raise SordinoError(f"schedule {kind!r} has no parameter {shown(name)}{hint}")
+    needed = [f.name for f in fields(cls) if f.default is MISSING]  # type: ignore[arg-type]
+    missing = [name for name in needed if name not in parameters]
+    if missing:
+        raise SordinoError(f"schedule {kind!r} needs {' and '.join(missing)}")
     try:
         return cls(**parameters)
     except TypeError:
@@ -154,21 +161,9 @@ def plain(schedule: NoiseSchedule) -> None:
 
 
 def _packed(values: tuple[float, ...]) -> dict[str, Any]:
-    raw = np.asarray(values, "<f8").tobytes()
-    text = base64.b64encode(zlib.compress(raw, 6)).decode("ascii")
-    return {"count": len(values), "float64": text}
+    return {"count": len(values), "float64": pack(np.asarray(values, np.float64))}
 
 
 def _unpacked(data: dict[str, Any]) -> tuple[float, ...]:
-    try:
-        size = 8 * require_count("count", data["count"])
-        if size > _LARGEST_PACKED:
-            raise ValueError("too many numbers")
-        raw = zlib.decompressobj().decompress(base64.b64decode(data["float64"]), size + 1)
-        if len(raw) != size:
-            raise ValueError("wrong length")
-    except _UNPACKABLE as error:
-        raise SordinoError(
-            f"packed numbers in this schedule cannot be read: {one_line(error)}"
-        ) from None
-    return tuple(np.frombuffer(raw, "<f8").tolist())
+    what = "packed numbers in this schedule"
+    return tuple(unpack(data, "float64", "count", largest=_LARGEST_PACKED, what=what).tolist())
