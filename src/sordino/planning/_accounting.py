@@ -97,12 +97,12 @@ def guarantee_of(
             delta_hint=delta_hint,
             **stated,
         )
-    result = run_sensitivity(population, mechanism, schedule)
+    shift = run_sensitivity(population, mechanism, schedule)
     kappa = Adjacency(adjacency).factor
     return Guarantee.gaussian(
-        kappa * result.value / effective,
+        kappa * shift.value / effective,
         participation=population.kind.uses(population),
-        exact=result.exact and contribution.bound_is_tight,
+        exact=shift.exact and contribution.bound_is_tight,
         delta_hint=delta_hint,
         **stated,
     )
@@ -151,8 +151,8 @@ def calibrated_noise(
         )
     else:
         kappa = Adjacency(adjacency).factor
-        result = run_sensitivity(population, mechanism, schedule)
-        least = kappa * result.value / mu_beside(epsilon, delta, mu=spent, others=others)
+        shift = run_sensitivity(population, mechanism, schedule)
+        least = kappa * shift.value / mu_beside(epsilon, delta, mu=spent, others=others)
     return float32_up(least * FLOAT32_MARGIN)
 
 

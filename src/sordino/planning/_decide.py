@@ -184,17 +184,17 @@ def _mechanism(
     contribution: Contribution,
     update: UpdateSettings,
     workload: LinearMap,
-    people: Population,
+    population: Population,
 ) -> Mechanism:
-    name, rule = chosen["mechanism"], people.participation()
-    if people.is_secret and name == "auto":
+    name, rule = chosen["mechanism"], population.participation()
+    if population.is_secret and name == "auto":
         name = "independent"
     own = _fields_of("mechanism", chosen)
     if not isinstance(contribution, Lagged):
         return fit_mechanism(name, workload, rule, chosen["bands"], **own)
-    bounds = contribution.bounds(max(people.steps, contribution.lag + 1))
+    bounds = contribution.bounds(max(population.steps, contribution.lag + 1))
     return lagged_mechanism(
-        steps=people.steps,
+        steps=population.steps,
         lag=contribution.lag,
         beta=update.momentum,
         clips=(bounds[0, 0], *bounds[:, -1]),
@@ -209,10 +209,10 @@ def _joined(
     schedule: NoiseSchedule,
     chosen: dict[str, Any],
     workload: LinearMap,
-    people: Population,
+    population: Population,
 ) -> tuple[Mechanism, NoiseSchedule]:
     """A schedule for correlated noise becomes part of the mechanism."""
-    relative = schedule.relative_noise(people.steps)
+    relative = schedule.relative_noise(population.steps)
     if relative is None or isinstance(mechanism, Independent):
         return mechanism, schedule
     if isinstance(schedule, ByParticipation):
@@ -220,9 +220,9 @@ def _joined(
         return ScaledDraws(mechanism, np.asarray(relative, np.float32)), Uniform()
     if isinstance(schedule, FromInfluence) and chosen["mechanism"] in ("auto", "dense"):
         # What counts more is an output of the workload (papers/04 2.3), not a step's own noise.
-        log_q = schedule.log_influence(people.steps)
+        log_q = schedule.log_influence(population.steps)
         weights = np.exp(log_q - log_q.max())
-        return Dense.weighted(workload, weights, people.participation()), Uniform()
+        return Dense.weighted(workload, weights, population.participation()), Uniform()
     raise SordinoError(
         "a noise schedule goes with independent noise, or as influence with mechanism 'dense'; "
         "scaling the steps of correlated noise would undo its cancellation"
@@ -240,7 +240,7 @@ def _fields_of(part: str, chosen: dict[str, Any]) -> dict[str, Any]:
 
 def _schedule(
     chosen: dict[str, Any],
-    people: Population,
+    population: Population,
     epsilon: float | None,
     delta: float | None,
     adjacency: str,
@@ -249,13 +249,13 @@ def _schedule(
     given: str | NoiseSchedule = chosen["schedule"]
     # All the data is one participant, present in every step.
     own = {"steps_per_epoch": 1} if given == ByParticipation.kind else {}
-    schedule = schedule_named(given, people.steps, **own | _fields_of("schedule", chosen))
-    relative = schedule.relative_noise(people.steps)
-    if relative is None or not people.is_secret or isinstance(schedule, FixedSchedule):
+    schedule = schedule_named(given, population.steps, **own | _fields_of("schedule", chosen))
+    relative = schedule.relative_noise(population.steps)
+    if relative is None or not population.is_secret or isinstance(schedule, FixedSchedule):
         return schedule
-    if people.sampling != POISSON:
+    if population.sampling != POISSON:
         raise SordinoError(
-            f"a noise schedule is accounted for poisson or public batches, not {people.sampling}"
+            f"a noise schedule is accounted for poisson or public batches, not {population.sampling}"
         )
     if epsilon is None or delta is None:
         return FixedSchedule(tuple(relative.tolist()), schedule.describe())
@@ -263,12 +263,12 @@ def _schedule(
     log_q = -4 * np.log(relative)
     ratio_cap: float | None = SAFE_RATIO
     if isinstance(schedule, FromInfluence):
-        log_q, ratio_cap = schedule.log_influence(people.steps), schedule.ratio_cap
+        log_q, ratio_cap = schedule.log_influence(population.steps), schedule.ratio_cap
     return subsampled_schedule(
         log_q,
         ratio_cap=ratio_cap,
-        rate=people.rate,
-        steps=people.steps,
+        rate=population.rate,
+        steps=population.steps,
         epsilon=epsilon,
         delta=delta,
         adjacency=adjacency,
