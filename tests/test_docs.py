@@ -293,9 +293,16 @@ def test_the_schema_in_the_guide_is_one(tmp_path: Path) -> None:
     assert Schema.load(path).examples == 32561
 
 
-def test_the_worked_example_is_the_file() -> None:
-    first = next(block for block in blocks(DOCS / "own-recipe.md") if block.language == "python")
-    assert first.code == (ROOT / "examples" / "own_recipe.py").read_text(encoding="utf-8")
+def test_the_worked_examples_of_own_recipes_are_short() -> None:
+    """`test_blocks_run` runs them from the page, each through `check_recipe`."""
+    written = {block.title: block.code for block in blocks(DOCS / "own-recipe.md") if block.title}
+    assert list(written) == ["averaged_blt.py", "own_recipe.py"]
+    assert len(written["averaged_blt.py"].splitlines()) <= 25
+    assert len(written["own_recipe.py"].splitlines()) <= 60
+    assert written["own_recipe.py"] == (ROOT / "examples" / "own_recipe.py").read_text("utf-8")
+    page = (DOCS / "own-recipe.md").read_text("utf-8")
+    assert page.count("check_recipe(RECIPE, reference=reference)") == 1
+    assert page.count('check_recipe("dp-shrink", reference=reference)') == 1
 
 
 def test_links_between_pages_lead_somewhere() -> None:
