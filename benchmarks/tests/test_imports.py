@@ -45,7 +45,7 @@ LENT = {
     "parts": 14,
     "privacy": 13,
     "report": 4,
-    "together": 15,
+    "together": 12,
 }
 
 
