@@ -36,7 +36,7 @@ class Limit:
 # Of code, what it was when the limit was set, with a little air: they follow an improvement, never a
 # decline. Of tests, what 0.5.1 had.
 LIMITS = {
-    "files": Limit(most=275, goal="215"),
+    "files": Limit(most=270, goal="215"),
     "lines": Limit(most=49_000, goal="40,500"),
     "longest file": Limit(most=640),
     "imports inside functions": Limit(most=180, goal="120"),
