@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from sordino.models._recorded import digest as digest
     from sordino.models._recorded import read_record as read_record
     from sordino.models._recorded import recorded as recorded
-    from sordino.models._rows import LARGEST_DENSE_BYTES as LARGEST_DENSE_BYTES
     from sordino.models._rows import PublicWhitening as PublicWhitening
     from sordino.models._rows import RowPreparation as RowPreparation
     from sordino.models._saved import load_model as load_model
