@@ -11,8 +11,7 @@ from scipy.optimize import minimize
 from sordino.parts.mechanisms import _jax_privacy
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.parts.mechanisms.factorize._dense import optimize_dense
-from sordino.parts.mechanisms.factorize._error import dense_error, rmse
-from sordino.parts.mechanisms.factorize._linear import completed
+from sordino.parts.mechanisms.factorize._error import completed, dense_error, rmse
 
 PREFIX = Workload.prefix()
 MAL = Workload.recursive(0.9, np.exp(-2.5))

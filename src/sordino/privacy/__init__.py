@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from sordino.privacy._amplification import MOST_LEVELS as MOST_LEVELS
     from sordino.privacy._amplification import POISSON as POISSON
     from sordino.privacy._amplification import SMALLEST_DELTA as SMALLEST_DELTA
     from sordino.privacy._amplification import WITHOUT_REPLACEMENT as WITHOUT_REPLACEMENT
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from sordino.privacy._amplification import calibrate_noise as calibrate_noise
     from sordino.privacy._amplification import compose_pld as compose_pld
     from sordino.privacy._amplification import epsilon_of_pld as epsilon_of_pld
+    from sordino.privacy._amplification import levels as levels
+    from sordino.privacy._amplification import sampled_levels as sampled_levels
     from sordino.privacy._budget import UNIT_BITS as UNIT_BITS
     from sordino.privacy._budget import BudgetExhausted as BudgetExhausted
     from sordino.privacy._budget import PrivacyFilter as PrivacyFilter
@@ -76,9 +79,6 @@ if TYPE_CHECKING:
     from sordino.privacy._guarantee import Guarantee as Guarantee
     from sordino.privacy._guarantee import compose as compose
     from sordino.privacy._guarantee import rounded_up as rounded_up
-    from sordino.privacy._levels import MOST_LEVELS as MOST_LEVELS
-    from sordino.privacy._levels import levels as levels
-    from sordino.privacy._levels import sampled_levels as sampled_levels
     from sordino.privacy._noisy_min import mu_of_pure as mu_of_pure
     from sordino.privacy._noisy_min import noisy_min as noisy_min
     from sordino.privacy._noisy_min import pure_of_mu as pure_of_mu

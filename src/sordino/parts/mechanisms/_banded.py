@@ -27,7 +27,7 @@ from sordino.parts.mechanisms._normalize import (
 )
 from sordino.parts.mechanisms._toeplitz import ToeplitzMechanism
 from sordino.parts.mechanisms._workloads import Workload
-from sordino.parts.mechanisms.factorize._banded import optimize_banded
+from sordino.parts.mechanisms.factorize._toeplitz import optimize_banded
 from sordino.privacy import Participation
 
 DEFAULT_BANDS = 64

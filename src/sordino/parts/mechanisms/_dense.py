@@ -26,7 +26,7 @@ from sordino.parts.mechanisms._base import READERS, Draw, Mechanism
 from sordino.parts.mechanisms._disk import remembered_dense
 from sordino.parts.mechanisms._normalize import packed, unpacked, useful_column_norms
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
-from sordino.parts.mechanisms.factorize._linear import completed, weighted_rows, workload_matrix
+from sordino.parts.mechanisms.factorize._error import completed, weighted_rows, workload_matrix
 from sordino.parts.mechanisms.factorize._toeplitz import sqrt_toeplitz
 from sordino.privacy import FixedBatches, MatrixStrategy, Participation, SinglePass
 

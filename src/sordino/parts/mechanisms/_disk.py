@@ -23,7 +23,7 @@ import numpy.typing as npt
 from sordino._base.files import cache_folder, write_atomically
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
 from sordino.parts.mechanisms.factorize._dense import ALGORITHM_VERSION, DenseResult, optimize_dense
-from sordino.parts.mechanisms.factorize._linear import workload_matrix
+from sordino.parts.mechanisms.factorize._error import workload_matrix
 
 # Shorter searches take less time than looking for their result.
 SHORTEST = 64
