@@ -426,7 +426,7 @@ def test_other_recipes_do_not_take_an_adaptive_budget() -> None:
 class OwnStream(Evaluator):
     clip = 1.0
 
-    def contribution(self, *arguments: Any) -> Any:
+    def total(self, *arguments: Any) -> Any:
         raise AssertionError("never read")
 
 

@@ -65,8 +65,6 @@ if TYPE_CHECKING:
     from sordino.audit._power import POWER as POWER
     from sordino.audit._power import above as above
     from sordino.audit._recording import audit_key as audit_key
-    from sordino.audit._recording import audit_noise_keys as audit_noise_keys
-    from sordino.audit._recording import secret_batches as secret_batches
     from sordino.audit._tradeoff import audit_figure as audit_figure
     from sordino.audit._tradeoff import panel_of as panel_of
     from sordino.audit._whitebox import AuditResult as AuditResult

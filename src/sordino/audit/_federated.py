@@ -489,7 +489,7 @@ def _totals(
         weights = dict.fromkeys(terms, None)
 
     def one(point: Any, before: Any, numbers: Any) -> Any:
-        return kind.total(point, before, rows, mask, numbers, batch).value
+        return kind.total(point, before, rows, mask, numbers, batch).clipped
 
     return jax.vmap(one, in_axes=(0, 0, weights))(points, previous, dict(terms))
 

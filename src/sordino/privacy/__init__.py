@@ -21,6 +21,7 @@ __all__ = [
     "MatrixStrategy",
     "MinSeparation",
     "NoiseKind",
+    "NoisedSum",
     "ParallelStrategy",
     "Participation",
     "PatternList",
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
     from sordino.privacy._units import ROW as ROW
     from sordino.privacy._units import require_one_row as require_one_row
     from sordino.privacy._values import ClippedSum as ClippedSum
+    from sordino.privacy._values import NoisedSum as NoisedSum
     from sordino.privacy._values import PrivateEstimate as PrivateEstimate
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

@@ -9,6 +9,7 @@ from sordino._base.lazy import lazy_names
 __all__ = [
     "CONTRIBUTIONS",
     "Anchored",
+    "Batch",
     "Contribution",
     "Evaluator",
     "Gradient",
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from sordino.parts.contributions._base import Batch as Batch
     from sordino.parts.contributions._base import Evaluator as Evaluator
     from sordino.parts.contributions._contributions import CONTRIBUTIONS as CONTRIBUTIONS
     from sordino.parts.contributions._contributions import NO_CLIP as NO_CLIP

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
 from sordino.engine import as_records
-from sordino.parts.contributions import VmapEvaluator, clip_pytree
+from sordino.parts.contributions import Batch, VmapEvaluator, clip_pytree
 from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._cohorts import Cohorts
 from sordino.together.federated._contribution import ClientEvaluator, flattened
@@ -255,7 +255,7 @@ def _cohort_total(
     }
 
     def summed(block: Any, mask: Any) -> Any:
-        return kind.stream.contribution(now, before, block, mask, terms, jnp.int32(0)).value
+        return kind.stream.total(now, before, Batch(block, mask), terms, jnp.int32(0)).clipped
 
     def client(block: Any, mask: Any) -> Any:
         mean = jax.tree.map(lambda leaf: leaf / b, summed(block, mask))

@@ -130,11 +130,11 @@ def _turn(learner: Learner, journal: Journal, engine: SecureSum) -> TurnRecord:
     vector = learner.vector()
     largest = learner.terms.largest
     # Engines have room for more; whatever went wrong, nothing beyond the plan leaves.
-    if int(vector.value.max()) > largest or int(vector.value.min()) < -largest:
+    if int(vector.clipped.max()) > largest or int(vector.clipped.min()) < -largest:
         raise SordinoError("this party's vector is not within what was planned: nothing was sent")
     journal.claim(turn)
     began, before = time.perf_counter(), engine.bytes_sent
-    noised = engine.noised_sum(vector.value, learner.variance, turn)
+    noised = engine.noised_sum(vector.clipped, learner.variance, turn)
     seconds, sent = time.perf_counter() - began, engine.bytes_sent - before
     journal.settle(turn, noised, seconds, sent)
     learner.take(noised)

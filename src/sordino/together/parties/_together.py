@@ -63,7 +63,7 @@ def train_together(
     first = learners[0]
     while not first.finished:
         turn = first.done
-        total = sum((learner.vector().value for learner in learners), np.int64(0))
+        total = sum((learner.vector().clipped for learner in learners), np.int64(0))
         released = None if turn in lost else total + _noise(terms, turn, noise)
         first.take(released)
         for other in learners[1:]:
