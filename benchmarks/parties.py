@@ -144,14 +144,14 @@ def _ready(name: str, arrays: tuple[Any, Any]) -> tuple[Any, Any]:
 
 def _take_part(folder: Path, name: str, place: int, parties: int, answers: Any) -> None:
     os.environ["SORDINO_KEYS"] = str(folder / "keys")
-    from sordino.together.parties import Watcher
+    from sordino.together.parties import Callbacks
     from sordino.together.sites import PartySite
 
     cpu = time.process_time()
     every: list[float] = []
-    watcher = Watcher(turned=lambda record, learner: every.append(record.seconds))
+    callbacks = Callbacks(turned=lambda record, learner: every.append(record.seconds))
     site = PartySite.load(folder)
-    result = site.run(_own(name, place, parties), join_timeout=120.0, watcher=watcher)
+    result = site.run(_own(name, place, parties), join_timeout=120.0, callbacks=callbacks)
     answers.put(
         {
             "place": place,

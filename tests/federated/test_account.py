@@ -18,11 +18,11 @@ from sordino.together.federated._account import (
     LEAK_UNITS,
     ChainAccountant,
     chain_cost,
-    tree_mu_squared,
 )
 from sordino.together.federated._agreeing import SCHEDULES, agree
 from sordino.together.federated._agreement import ADJACENCIES, TRUST
 from sordino.together.federated._noise import cancelled_draws
+from tests.support.federated import tree_mu_squared
 
 from .attack import Attacker, coarse, rho, scripted, small
 

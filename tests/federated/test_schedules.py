@@ -19,8 +19,7 @@ from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._cohorts import Cohorts, random_cohorts
 from sordino.together.federated._partition import split
 from sordino.together.federated._simulator import simulate
-from sordino.together.federated._sum_noise import RoundNoise
-from sordino.together.federated._sum_stream import SumStream
+from sordino.together.federated._sum_stream import RoundNoise, SumStream
 
 # The paper's experiment: S = G + L D, replace-one.
 S = 118.1232

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.support.dyadic import all_nodes, decoder
 from tests.support.windows import reconstruct, recurrence, window_sum
 
 from sordino._base.errors import SordinoError
@@ -15,7 +16,7 @@ from sordino.parts.mechanisms._split import lagged_mechanism
 from sordino.parts.mechanisms._tree import Tree
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.parts.mechanisms.factorize._toeplitz import sqrt_toeplitz
-from sordino.privacy._dyadic import all_nodes, decoder, node_matrix, nodes_between, used_nodes
+from sordino.privacy._dyadic import node_matrix, nodes_between, used_nodes
 from sordino.privacy._participation import FixedBatches
 from sordino.privacy._sensitivity import sensitivity
 

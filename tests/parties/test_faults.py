@@ -21,15 +21,15 @@ from sordino._base.keys import RunKey
 from sordino._base.keystore import KeyStore
 from sordino.parts._losses import Logistic
 from sordino.privacy._values import ClippedSum
+from sordino.together._certificates import new_certificate
 from sordino.together.parties._consortium import PartyCard
-from sordino.together.parties._journal import Journal
+from sordino.together.parties._journal import TurnJournal
 from sordino.together.parties._learner import Learner
 from sordino.together.parties._meeting import Meeting
 from sordino.together.parties._party import run_party
 from sordino.together.parties._rows import PartyRows
 from sordino.together.parties._terms import Terms, agree
 from sordino.together.secure import _transport as transport
-from sordino.together.secure._certificates import new_certificate
 from sordino.together.secure._mask import MaskSum
 from sordino.together.secure._roster import RosterEntry
 from sordino.together.secure._transport import StarTransport
@@ -244,7 +244,7 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> threading.local:
     around(transport._Link, "receive_frame")
     around(KeyStore, "replace")
     for name in ("claim", "settle"):
-        around(Journal, name)
+        around(TurnJournal, name)
     return here
 
 

@@ -13,7 +13,8 @@ from scipy.special import chdtrc
 
 from sordino import SordinoError
 from sordino.parts.mechanisms._chacha import ChaCha20Generator
-from sordino.together.secure._quantize import Grid, require_fit
+from sordino.together.secure._base import require_fit
+from tests.support.grid import Grid
 
 
 def generator(number: int = 0) -> ChaCha20Generator:

@@ -63,7 +63,6 @@ from sordino.together.federated import (
     LocalData,
     Reply,
     RoundRequest,
-    agree,
     insecure_secret,
     message_from_bytes,
 )
@@ -72,28 +71,10 @@ Integers = NDArray[np.int64]
 
 # One direction is enough to be told apart along; some more show what is not along it.
 DIMENSIONS = 4
-# Messages and mu of a reference agreement: so large a mu is measured to about 1 % by 10,000 runs.
-MESSAGES, MU = 10, 3.0
 # Blocks of a client whose examples are used again: all of them, one after the other.
 _BLOCKS = 3
 # How far the canary's gradient is beyond its clip, and how far a server's points are from the start.
 _BEYOND, _FAR = 1e6, 10.0
-
-
-def reference_agreement(**changes: Any) -> Agreement:
-    """A small agreement for audits: one client, 10 messages of 4 numbers, mu of 3.
-
-    `changes` are arguments of `sordino.together.federated._agreeing.agree`.
-    """
-    settings: dict[str, Any] = {
-        "clients": 1,
-        "parameters": DIMENSIONS,
-        "rounds": MESSAGES,
-        "mu": MU,
-        "delta": 1e-3,
-        "learning_rate": 0.1,
-    }
-    return agree(**(settings | changes))
 
 
 def audit_client(

@@ -18,8 +18,6 @@ The best of ten private runs is not as private as one of them. Two ways to pay:
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping
@@ -36,6 +34,7 @@ from sklearn.utils import _safe_indexing, column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_consistent_length, check_is_fitted
 
+from sordino._base.codec import digest_of
 from sordino._base.errors import (
     SordinoError,
     require_choice,
@@ -136,8 +135,7 @@ class SearchPlan:
     @cached_property
     def hash(self) -> str:
         """SHA-256 of the canonical JSON."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of(self.to_json())
 
     def lines(self) -> list[tuple[str, str]]:
         """The page as (heading, text) pairs, as of a `Plan`."""

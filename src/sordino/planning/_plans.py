@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino._base.codec import digest_of
 from sordino._base.errors import (
     DAMAGE,
     SordinoError,
@@ -411,8 +412,7 @@ class Plan:
     @cached_property
     def hash(self) -> str:
         """SHA-256 of the canonical JSON: the plan's identity."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of(self.to_json())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self.hash == other.hash

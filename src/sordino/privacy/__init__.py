@@ -58,11 +58,9 @@ if TYPE_CHECKING:
     from sordino.privacy._budget import cost_of as cost_of
     from sordino.privacy._budget import cost_of_mu_squared as cost_of_mu_squared
     from sordino.privacy._budget import units_of as units_of
-    from sordino.privacy._conversions import epsilon_from_rdp as epsilon_from_rdp
     from sordino.privacy._conversions import epsilon_from_zcdp as epsilon_from_zcdp
     from sordino.privacy._conversions import mu_of_gaussian_with_zcdp as mu_of_gaussian_with_zcdp
     from sordino.privacy._conversions import zcdp_from_epsilon_delta as zcdp_from_epsilon_delta
-    from sordino.privacy._discrete import LEAST_VARIANCE as LEAST_VARIANCE
     from sordino.privacy._discrete import rounding_distance as rounding_distance
     from sordino.privacy._dyadic import Node as Node
     from sordino.privacy._dyadic import nodes_between as nodes_between

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sordino import models, report
 from sordino._base.errors import SordinoError
 from sordino._base.files import swap, sync_folder, write_atomically
 from sordino._version import __version__
@@ -157,11 +158,8 @@ def write_run(
 
     guarantee.json comes last, with the hashes of the others; see `models/recorded.py`.
     """
-    from sordino.models import FIELD, digest, model_bytes
-    from sordino.report import write_report
-
     plan, guarantee = model.plan_, model.guarantee_
-    write_atomically(folder / MODEL, model_bytes(model, target))
+    write_atomically(folder / MODEL, models.model_bytes(model, target))
     plan.save(folder / PLAN)
     delta = guarantee.delta_hint
     stated: Mapping[str, Any] = {
@@ -174,7 +172,7 @@ def write_run(
         "sordino": __version__,
         "date": date,
     }
-    write_report(
+    report.write_report(
         folder / REPORT,
         plan,
         guarantee=guarantee,
@@ -184,5 +182,7 @@ def write_run(
         notes=notes,
         date=date,
     )
-    hashes = {name: digest((folder / name).read_bytes()) for name in (MODEL, PLAN, REPORT)}
-    write_atomically(folder / GUARANTEE, json.dumps({**stated, FIELD: hashes}, indent=1) + "\n")
+    hashes = {name: models.digest((folder / name).read_bytes()) for name in (MODEL, PLAN, REPORT)}
+    write_atomically(
+        folder / GUARANTEE, json.dumps({**stated, models.FIELD: hashes}, indent=1) + "\n"
+    )

@@ -28,15 +28,16 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from sordino._base.clock import utc_now
+from sordino._base.codec import canonical
 from sordino._base.errors import SordinoError, one_line, require_choice, require_count
 from sordino._base.identity import Identity
 from sordino._base.keystore import KeyStore
 from sordino.engine.ledger import _fingerprints as fingerprints
-from sordino.engine.ledger._chain import SEAL_BYTES, START, canonical, same, seal
+from sordino.engine.ledger._chain import SEAL_BYTES, START, same, seal
 from sordino.engine.ledger._composition import Allowance, ComposedCost, Headroom, what_fits
 from sordino.engine.ledger._database import File, create_file
 from sordino.engine.ledger._places import KIND, note_place, refuse_where_one_is_missing, witness_of
@@ -120,7 +121,7 @@ class Ledger:
         where, store = Path(path).absolute(), store or KeyStore()
         refuse_where_one_is_missing(where, store)
         identity, key = secrets.token_hex(16), secrets.token_bytes(32)
-        text = canonical({"what": CREATED, "who": who or me(), "at": _now(), "ledger": identity})
+        text = canonical({"what": CREATED, "who": who or me(), "at": utc_now(), "ledger": identity})
         first = seal(key, START, 1, text)
         store.save(KIND, identity, key)
         # Before the file is there: a ledger without a witness is then never a matter of bad luck.
@@ -422,7 +423,7 @@ class Ledger:
                 book = self._caught_up(link, self._witness.heads())
 
                 def append(what: str, who: str | None, facts: Mapping[str, Any]) -> dict[str, Any]:
-                    body = {"what": what, "who": who or me(), "at": _now(), **facts}
+                    body = {"what": what, "who": who or me(), "at": utc_now(), **facts}
                     text, number = canonical(body), book.count + len(written) + 1
                     before = written[-1][1] if written else book.seals[-1]
                     built = seal(self._key, before, number, text)
@@ -538,10 +539,6 @@ def _table_row(made: Dataset) -> tuple[Any, ...]:
 
 def _is_seal(value: object) -> bool:
     return isinstance(value, bytes) and len(value) == SEAL_BYTES
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _check_name(what: str, name: str) -> None:
