@@ -58,10 +58,6 @@ if TYPE_CHECKING:
     from sordino.privacy._budget import cost_of as cost_of
     from sordino.privacy._budget import cost_of_mu_squared as cost_of_mu_squared
     from sordino.privacy._budget import units_of as units_of
-    from sordino.privacy._conversions import epsilon_from_zcdp as epsilon_from_zcdp
-    from sordino.privacy._conversions import mu_of_gaussian_with_zcdp as mu_of_gaussian_with_zcdp
-    from sordino.privacy._conversions import zcdp_from_epsilon_delta as zcdp_from_epsilon_delta
-    from sordino.privacy._discrete import rounding_distance as rounding_distance
     from sordino.privacy._dyadic import Node as Node
     from sordino.privacy._dyadic import nodes_between as nodes_between
     from sordino.privacy._dyadic import used_nodes as used_nodes
@@ -69,7 +65,11 @@ if TYPE_CHECKING:
     from sordino.privacy._gdp import MIN_MU as MIN_MU
     from sordino.privacy._gdp import delta_from_mu as delta_from_mu
     from sordino.privacy._gdp import epsilon_from_mu as epsilon_from_mu
+    from sordino.privacy._gdp import epsilon_from_zcdp as epsilon_from_zcdp
     from sordino.privacy._gdp import mu_from_epsilon_delta as mu_from_epsilon_delta
+    from sordino.privacy._gdp import mu_of_gaussian_with_zcdp as mu_of_gaussian_with_zcdp
+    from sordino.privacy._gdp import rounding_distance as rounding_distance
+    from sordino.privacy._gdp import zcdp_from_epsilon_delta as zcdp_from_epsilon_delta
     from sordino.privacy._guarantee import ADJACENCIES as ADJACENCIES
     from sordino.privacy._guarantee import FIT as FIT
     from sordino.privacy._guarantee import INSECURE as INSECURE

@@ -20,8 +20,7 @@ from typing import Any
 from sordino._base.errors import SordinoError, known_fields, require_choice, require_fraction, shown
 from sordino.privacy import _amplification as amplification
 from sordino.privacy._amplification import SampledGaussian
-from sordino.privacy._conversions import epsilon_from_zcdp, zcdp_from_mu
-from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu
+from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu, epsilon_from_zcdp, zcdp_from_mu
 from sordino.privacy._terms import Adjacency, Unit
 
 ADJACENCIES = {

@@ -56,7 +56,9 @@ if TYPE_CHECKING:
     from sordino.parts.schedules._allocate import uniform_cost as uniform_cost
     from sordino.parts.schedules._allocate import uniform_over_optimal as uniform_over_optimal
     from sordino.parts.schedules._base import NoiseSchedule as NoiseSchedule
+    from sordino.parts.schedules._base import PublicData as PublicData
     from sordino.parts.schedules._base import Uniform as Uniform
+    from sordino.parts.schedules._base import require_public as require_public
     from sordino.parts.schedules._base import schedule_from_json as schedule_from_json
     from sordino.parts.schedules._bounds import Horizon as Horizon
     from sordino.parts.schedules._bounds import best_dynamic_steps as best_dynamic_steps
@@ -77,8 +79,6 @@ if TYPE_CHECKING:
     from sordino.parts.schedules._influence import expinfl as expinfl
     from sordino.parts.schedules._influence import geometric as geometric
     from sordino.parts.schedules._influence import momentum_quadratic as momentum_quadratic
-    from sordino.parts.schedules._public import PublicData as PublicData
-    from sordino.parts.schedules._public import require_public as require_public
     from sordino.parts.schedules._shapes import ByParticipation as ByParticipation
     from sordino.parts.schedules._shapes import ExpInfluence as ExpInfluence
     from sordino.parts.schedules._shapes import Exponential as Exponential
