@@ -9,7 +9,7 @@
     audit.check_recipe("dp-mine", reference=f)                # a recipe of your own, all its promises
 
 An audit can show that a claim is wrong; it can never show that one is right. What each of them can
-and cannot see is told in docs/audit.md. Names are imported when they are first used.
+and cannot see is in docs/audit.md. Names are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from sordino.audit._plans import reference_plan as reference_plan
     from sordino.audit._power import POWER as POWER
     from sordino.audit._power import above as above
-    from sordino.audit._recording import audit_key as audit_key
     from sordino.audit._tradeoff import audit_figure as audit_figure
     from sordino.audit._tradeoff import panel_of as panel_of
     from sordino.audit._whitebox import AuditResult as AuditResult

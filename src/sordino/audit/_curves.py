@@ -17,12 +17,12 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
+from sordino.audit._intervals import Array, share_above
 from sordino.privacy import Guarantee, epsilon_from_mu
 
-Array = NDArray[np.float64]
 Points = tuple[tuple[float, float], ...]
 
 # Tangents of an amplified curve: any number of them is a bound, many are a tight one.
@@ -38,7 +38,7 @@ def largest_power(guarantee: Guarantee, fpr: ArrayLike, *, changes: int = 1) -> 
     Args:
       guarantee: of the release that is attacked.
       fpr: false positive rates in [0, 1], any shape.
-      changes: how many neighbouring steps lie between the two data sets that are told apart.
+      changes: how many neighbouring steps lie between the two data sets that are distinguished.
     """
     rates = np.asarray(fpr, np.float64)
     if not guarantee.is_private:
@@ -79,7 +79,6 @@ def measured_curve(without: Array, having: Array, points: int = KEPT) -> Points:
     """
     pooled = np.concatenate([without, having])
     thresholds = np.unique(np.quantile(pooled, np.linspace(0, 1, points)))[::-1]
-    order = [np.sort(x) for x in (without, having)]
-    above = [1 - np.searchsorted(x, thresholds, side="right") / len(x) for x in order]
-    pairs = [(float(a), float(b)) for a, b in zip(*above, strict=True)]
+    above = (share_above(sample, thresholds).tolist() for sample in (without, having))
+    pairs = list(zip(*above, strict=True))
     return ((0.0, 0.0), *pairs, (1.0, 1.0))

@@ -27,21 +27,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_count, require_fraction, require_positive
-from sordino.audit._intervals import Interval, separation_interval
+from sordino.audit._intervals import Array, separation
 from sordino.audit._whitebox import (
     CLEARLY,
     CONFIDENCE,
     DELTA,
     RUNS,
-    Array,
     AuditResult,
     _best_shift,
     _discriminant,
@@ -68,6 +66,7 @@ from sordino.together.federated import (
 )
 
 Integers = NDArray[np.int64]
+Floats = NDArray[np.float32]
 
 # One direction is enough to be told apart along; some more show what is not along it.
 DIMENSIONS = 4
@@ -107,14 +106,35 @@ def audit_client(
       delta: where epsilon is stated; by default the agreement's.
     """
     pair = ClientNeighbours.of(agreement, unit, message)
-    return pair.audit(
-        trials=trials,
-        adaptive=adaptive,
-        seed=insecure_seed,
+    trials = require_count("trials", trials, minimum=100)
+    require_fraction("confidence", confidence)
+    stated = agreement.delta if delta is None else require_fraction("delta", delta)
+
+    def transcripts(first: int, runs: int) -> list[Transcripts]:
+        return [pair.transcripts(w, 4 * insecure_seed + first + w, runs, adaptive) for w in (0, 1)]
+
+    pilot = transcripts(2, pilot_of(trials))
+    guarantee = pair.guarantee(pilot)
+    # In the middle of the claimed privacy loss its curve is steep, and few runs measure it well.
+    at = min(1.0, guarantee.mu**2 / 2) if epsilon is None else epsilon
+    require_positive("epsilon", max(at, MIN_MU))
+    attack, statistic = pair.chosen_attack(pilot, at)
+    without, having = map(statistic, transcripts(0, trials))
+    return result_of(
+        _Audited(f"a client of {agreement.algorithm}", guarantee),
+        attack,
+        by_event(without, having, at, confidence),
+        (statistic(pilot[0]), statistic(pilot[1])),
+        (without, having),
+        epsilon=at,
+        delta=stated or DELTA,
         confidence=confidence,
-        epsilon=epsilon,
-        delta=delta,
     )
+
+
+class _Audited(NamedTuple):
+    recipe: str
+    guarantee: Guarantee
 
 
 @dataclass(frozen=True)
@@ -123,7 +143,7 @@ class Transcripts:
 
     Attributes:
       messages: in lattice steps, int64 (runs, K, d); 0 beyond the last.
-      parents: index of the message whose noise each takes back, 0 for none (runs, K).
+      parents: index of the message whose noise each cancels, 0 for none (runs, K).
       points, previous: that it was asked at, float32 (runs, K, d).
       rounds: t of each (runs, K).
       sent: how many there are (runs,).
@@ -132,8 +152,8 @@ class Transcripts:
 
     messages: Integers
     parents: Integers
-    points: NDArray[np.float32]
-    previous: NDArray[np.float32]
+    points: Floats
+    previous: Floats
     rounds: Integers
     sent: Integers
     spent: Array
@@ -184,78 +204,40 @@ class ClientNeighbours:
         start = np.zeros(small.parameters, np.float32)
         kind = ClientEvaluator.of(small, LeastSquares(), start)
         without = -1.0 if small.adjacency == Adjacency.REPLACE_ONE else 0.0
-        worlds = tuple(
-            Client(
-                small.clients[0],
-                small,
-                LocalData(small, None, start, _data(small, unit, message, sign), contribution=kind),
-            )
-            for sign in (without, 1.0)
-        )
-        return cls(small, unit, message, (worlds[0], worlds[1]), kind)
 
-    def audit(
-        self,
-        *,
-        trials: int = RUNS,
-        adaptive: bool = True,
-        seed: int = 0,
-        confidence: float = CONFIDENCE,
-        epsilon: float | None = None,
-        delta: float | None = None,
-    ) -> AuditResult:
-        """See `audit_client`."""
-        trials = require_count("trials", trials, minimum=100)
-        require_fraction("confidence", confidence)
-        stated = self.agreement.delta if delta is None else require_fraction("delta", delta)
-        pilot = [self.transcripts(w, 4 * seed + 2 + w, pilot_of(trials), adaptive) for w in (0, 1)]
-        guarantee = self.guarantee(pilot)
-        # In the middle of the claimed privacy loss its curve is steep, and few runs measure it well.
-        at = min(1.0, guarantee.mu**2 / 2) if epsilon is None else epsilon
-        require_positive("epsilon", max(at, MIN_MU))
-        attack, statistic = self._chosen_attack(pilot, at)
-        main = [self.transcripts(w, 4 * seed + w, trials, adaptive) for w in (0, 1)]
-        values = statistic(main[0]), statistic(main[1])
-        plan: Any = SimpleNamespace(
-            recipe=f"a client of {self.agreement.algorithm}", guarantee=guarantee
-        )
-        return result_of(
-            plan,
-            attack,
-            by_event(*values, at, confidence),
-            (statistic(pilot[0]), statistic(pilot[1])),
-            values,
-            epsilon=at,
-            delta=stated or DELTA,
-            confidence=confidence,
-        )
+        def world(sign: float) -> Client:
+            rows = _data(small, unit, message, sign)
+            own = LocalData(small, None, start, rows, contribution=kind)
+            return Client(small.clients[0], small, own)
+
+        return cls(small, unit, message, (world(without), world(1.0)), kind)
 
     def guarantee(self, runs: list[Transcripts]) -> Guarantee:
         """What is claimed: the agreement's for its unit, else what the client's own account says."""
         claimed = self.agreement.guarantee
         if self.unit == self.agreement.unit:
             return claimed
-        spent = max(float(result.spent.max()) for result in runs)
+        spent = max(float(world.spent.max()) for world in runs)
         return replace(claimed, gaussian_mu=float(np.sqrt(spent)), unit=self.unit)
 
     def transcripts(self, world: int, seed: int, runs: int, adaptive: bool = True) -> Transcripts:
         """So many runs of the real client against the server."""
         client = self.worlds[world]
-        result = Transcripts.empty(runs, self.agreement.cap, self.agreement.parameters)
+        transcripts = Transcripts.empty(runs, self.agreement.cap, self.agreement.parameters)
         for run in range(runs):
             secret = insecure_secret(seed, f"audit/{run}")
             chance = np.random.default_rng([seed, run])
             needed = self.message if self.unit == "example" else self.agreement.cap
             server = _AuditedServer(self.agreement, adaptive, needed, chance)
-            self._run(client, client.begin(secret), server, result, run)
-        return result
+            self._run(client, client.begin(secret), server, transcripts, run)
+        return transcripts
 
     def _run(
         self,
         client: Client,
         state: ClientState,
         server: _AuditedServer,
-        found: Transcripts,
+        transcripts: Transcripts,
         run: int,
     ) -> None:
         for turn in range(1, 4 * self.agreement.cap + 1):
@@ -268,22 +250,25 @@ class ClientNeighbours:
             # As it would come over the network.
             reply = message_from_bytes(answer.to_bytes())
             assert isinstance(reply, Reply)
-            place = found.sent[run]
-            found.messages[run, place] = reply.values
-            found.parents[run, place] = request.committed
-            found.points[run, place], found.previous[run, place] = request.point, request.previous
-            found.rounds[run, place] = request.round
-            found.sent[run] += 1
+            place = transcripts.sent[run]
+            transcripts.messages[run, place] = reply.values
+            transcripts.parents[run, place] = request.committed
+            transcripts.points[run, place], transcripts.previous[run, place] = (
+                request.point,
+                request.previous,
+            )
+            transcripts.rounds[run, place] = request.round
+            transcripts.sent[run] += 1
             server.received(reply.values)
         own = state.account if self.unit == self.agreement.unit else state.other
-        found.spent[run] = own.mu_squared
+        transcripts.spent[run] = own.mu_squared
 
     def means(self, runs: Transcripts) -> tuple[Integers, Integers]:
         """s of either world at the requests of some runs, int64 (runs, K, d)."""
         shape = runs.messages.shape
-        result = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        means = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         for place in range(int(runs.sent.max(initial=0))):
-            for client, totals in zip(self.worlds, result, strict=True):
+            for client, totals in zip(self.worlds, means, strict=True):
                 block = client.next_block(place + 1)
                 if block < 0:
                     continue
@@ -301,7 +286,7 @@ class ClientNeighbours:
                     terms,
                     np.float32(self.agreement.batch),
                 )
-        return result
+        return means
 
     def ratios(self, runs: Transcripts) -> Array:
         """The log-likelihood ratio of each run that the agreement implies (runs,)."""
@@ -333,7 +318,7 @@ class ClientNeighbours:
         within = np.arange(rest.shape[1]) < runs.sent[:, None]
         return np.where(within, rest, 0) / float(np.sqrt(self.agreement.variance))
 
-    def _chosen_attack(
+    def chosen_attack(
         self, pilot: list[Transcripts], epsilon: float
     ) -> tuple[str, Callable[[Transcripts], Array]]:
         """The best attack on a pilot of runs that are used for nothing else.
@@ -345,24 +330,14 @@ class ClientNeighbours:
         learned = _discriminant(features[0][:half], features[1][:half])
         if learned is None:
             return "likelihood", self.ratios
-        values = [learned(part) for part in features]
-        planned = [self.ratios(runs)[half:] for runs in pilot]
-        least = _separation(values[0][half:], values[1][half:], half)[0]
-        if least > CLEARLY * max(_separation(planned[0], planned[1], half)[1], 0.0):
-            fitted = _moved(learned, _best_shift(values[0], values[1], epsilon))
+        without, having = (learned(part) for part in features)
+        ratios = [self.ratios(runs)[half:] for runs in pilot]
+        planned = separation(ratios[0], ratios[1], half, 0.9)[1]
+        least = separation(without[half:], having[half:], half, 0.9)[0]
+        if least > CLEARLY * max(planned, 0.0):
+            fitted = _moved(learned, _best_shift(without, having, epsilon))
             return "learned", lambda runs: fitted(self.features(runs))
         return "likelihood", self.ratios
-
-
-def _separation(without: Array, having: Array, runs: int) -> Interval:
-    return separation_interval(
-        float(having.mean()),
-        float(without.mean()),
-        float(having.var()),
-        float(without.var()),
-        runs,
-        0.9,
-    )
 
 
 class _AuditedServer:
@@ -385,7 +360,7 @@ class _AuditedServer:
         self._round = 1
         zero = np.zeros(agreement.parameters, np.float32)
         self._point, self._previous = zero, zero
-        self._patient = True
+        self._may_retry = True
 
     def request(self, turn: int) -> RoundRequest:
         return RoundRequest(
@@ -397,10 +372,10 @@ class _AuditedServer:
             self._committed,
         )
 
-    def received(self, values: NDArray[Any]) -> None:
+    def received(self, values: Integers) -> None:
         """What to ask next, in view of an answer."""
         self._index += 1
-        self._patient = True
+        self._may_retry = True
         last = self._agreement.rounds
         if not self._adaptive:
             self._committed = self._index
@@ -419,13 +394,13 @@ class _AuditedServer:
 
     def refused(self) -> bool:
         """Whether another request may be worth it."""
-        if not self._adaptive or not self._patient or self._committed == self._index:
+        if not self._adaptive or not self._may_retry or self._committed == self._index:
             return False
-        self._committed, self._patient = self._index, False
+        self._committed, self._may_retry = self._index, False
         return True
 
 
-def _data(agreement: Agreement, unit: str, message: int, sign: float) -> tuple[Any, Any]:
+def _data(agreement: Agreement, unit: str, message: int, sign: float) -> tuple[Floats, Floats]:
     """Rows and targets of as many blocks as a client may send messages; canaries times `sign`.
 
     Least squares with rows along the first axis: the gradient is as far beyond the clip as float32
@@ -451,7 +426,7 @@ def _data(agreement: Agreement, unit: str, message: int, sign: float) -> tuple[A
     return rows, targets
 
 
-def _block(data: LocalData, block: int, batch: int) -> tuple[Any, Any]:
+def _block(data: LocalData, block: int, batch: int) -> tuple[tuple[Any, ...], Floats]:
     """The examples of a block and their mask, as `LocalData.total` has them."""
     rows = data.rows(block)
     padding = batch - len(rows)
@@ -476,5 +451,5 @@ def _totals(
 
 
 def _rho(noise: Integers, leak: int) -> Integers:
-    """What the agreement says is taken back: ``floor(leak y + 1/2)``."""
+    """What the agreement says is cancelled: ``floor(leak y + 1/2)``."""
     return (noise * leak + LEAK_UNITS // 2) >> 16

@@ -35,21 +35,18 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 from scipy.stats import norm, rankdata
 
 from sordino._base.errors import SordinoError, require_count, require_fraction
 from sordino.audit._curves import Points, largest_power, measured_curve
-from sordino.audit._intervals import proportion
-from sordino.audit._power import POWER
-from sordino.audit._whitebox import finite, percent
+from sordino.audit._intervals import Array, proportion
+from sordino.audit._power import POWER, finite, percent
 from sordino.engine import as_records, train
 from sordino.parts.schedules import PublicData, require_public
 from sordino.planning import Plan
 from sordino.privacy import Adjacency, Guarantee
-
-Array = NDArray[np.float64]
 
 CONFIDENCE = 0.95
 # False positive rates at which attacks are compared (Carlini et al. 2022).
@@ -137,25 +134,25 @@ class MembershipReport:
 
     def _excesses(self) -> list[str]:
         """What goes beyond the guarantee, in words."""
-        result = []
+        excesses = []
         for attack in self.attacks:
-            result += [
+            excesses += [
                 f"the {attack.name} attack finds at least {power.tpr_low:.2%} of members at a false "
                 f"positive rate of at most {power.fpr_high:.2%}, where {power.bound_high:.2%} is allowed"
                 for power in attack.powers
                 if power.exceeds
             ]
             if attack.auc_low > self.auc_bound:
-                result.append(
+                excesses.append(
                     f"the {attack.name} attack has an area of at least {attack.auc_low:.3f}, where "
                     f"{self.auc_bound:.3f} is allowed"
                 )
-        return result
+        return excesses
 
     def verdict(self) -> str:
         """The report as a sentence."""
         best = max(self.attacks, key=lambda attack: attack.auc)
-        result = (
+        measured = (
             f"the {best.name} attack has an area of {best.auc:.3f} ({best.auc_low:.3f} to "
             f"{best.auc_high:.3f}), where the guarantee allows {self.auc_bound:.3f}"
         )
@@ -167,7 +164,7 @@ class MembershipReport:
         if math.isfinite(self.detectable):
             could = f"an area of {self.detectable:.3f} or more would have been detected"
         return (
-            f"No violation found. {result[0].upper()}{result[1:]}; {could} ({size}, {percent(POWER)} "
+            f"No violation found. {measured[0].upper()}{measured[1:]}; {could} ({size}, {percent(POWER)} "
             "power). These attacks see one model and typical examples."
         )
 
@@ -289,11 +286,7 @@ def area(members: Array, others: Array, tail: float) -> tuple[float, float, floa
 def losses_of(loss: Callable[..., jax.Array], params: Any, data: Any) -> Array:
     """Losses of all rows of `data`, float64 (rows,)."""
     data = as_records(data if isinstance(data, tuple) else (data,))
-    return np.asarray(_losses(loss, params, data), np.float64)
-
-
-def _losses(loss: Any, params: Any, data: Any) -> jax.Array:
-    return jax.vmap(lambda *example: loss(params, *example))(*data)
+    return np.asarray(jax.vmap(lambda *example: loss(params, *example))(*data), np.float64)
 
 
 def loss_attack(
@@ -383,6 +376,6 @@ def shadow_models(
         data = tuple(array[rows] for array in arrays)
         # The rows are public: of whom they are does not matter.
         stated = {"one_row_per_person": True, **training}
-        result = train(plan, loss, params, data, insecure_seed=own, **stated)
-        models.append(result.params)
+        trained = train(plan, loss, params, data, insecure_seed=own, **stated)
+        models.append(trained.params)
     return models

@@ -182,8 +182,8 @@ class OwnNeighbours:
     def _furthest(self, base: Array, shift: Array) -> Moved:
         """The run and step in which the row moves a sum furthest (runs, steps, channels, d)."""
         sizes = np.abs(base).sum(axis=-1)
-        result = [furthest(self.plan, *one) for one in zip(shift, sizes, strict=True)]
-        return max(result, key=lambda moved: moved.ratio - moved.rounding)
+        moves = [furthest(self.plan, *one) for one in zip(shift, sizes, strict=True)]
+        return max(moves, key=lambda moved: moved.ratio - moved.rounding)
 
     def _ratio(self, sums: Array, base: Array, shift: Array) -> Array:
         rest = sums - base

@@ -69,16 +69,16 @@ def reference_plan(recipe: str, **changes: Any) -> Plan:
     return small_plan(recipe, **{**settings, **changes})
 
 
-def miniature(made: Plan) -> Plan:
+def miniature(plan: Plan) -> Plan:
     """The same plan with as few bystanders as its participation allows.
 
     Steps, noise, clips, mechanism, schedule, batches per epoch (or the rate of secret batches) and
-    guarantee are those of `made`; a batch has one or two examples instead of many. An attacker
+    guarantee are those of `plan`; a batch has one or two examples instead of many. An attacker
     who knows everything but one example subtracts the others anyway.
     """
-    population = made.population
+    population = plan.population
     if population.first_batch is not None:
-        return made
+        return plan
     if population.is_secret:
         shared = math.gcd(population.examples, population.batch_size)
         # One batch of one example would be a full batch.
@@ -90,7 +90,7 @@ def miniature(made: Plan) -> Plan:
         short = 1 if population.examples % population.batch_size else 0
         small = 2 * population.steps_per_epoch - short, 2
     if small[0] >= population.examples:
-        return made
+        return plan
     fewer = Population(
         examples=small[0],
         batch_size=small[1],
@@ -98,11 +98,11 @@ def miniature(made: Plan) -> Plan:
         sampling=population.sampling,
         order_seed=population.order_seed,
     )
-    return replace(made, population=fewer).restated()
+    return replace(plan, population=fewer).restated()
 
 
-def affordable(made: Plan) -> Plan:
-    """`made`, or its miniature if it is large."""
-    if made.population.examples * made.population.steps <= LARGE:
-        return made
-    return miniature(made)
+def affordable(plan: Plan) -> Plan:
+    """`plan`, or its miniature if it is large."""
+    if plan.population.examples * plan.population.steps <= LARGE:
+        return plan
+    return miniature(plan)

@@ -13,6 +13,7 @@ __all__ = [
     "PrivateClassifier",
     "PrivateRegressor",
     "PrivateSearch",
+    "PublicWhitening",
     "Schema",
     "load_demo",
     "load_model",
@@ -22,6 +23,7 @@ __all__ = [
 if TYPE_CHECKING:
     from sordino.models._defaults import AVERAGE as AVERAGE
     from sordino.models._defaults import EPOCHS as EPOCHS
+    from sordino.models._defaults import automatic_recipe as automatic_recipe
     from sordino.models._defaults import choose_learning_rate as choose_learning_rate
     from sordino.models._defaults import choose_settings as choose_settings
     from sordino.models._estimators import PrivateClassifier as PrivateClassifier
@@ -39,5 +41,6 @@ if TYPE_CHECKING:
     from sordino.models._search import PrivateSearch as PrivateSearch
     from sordino.models._tables import load_demo as load_demo
     from sordino.models._tables import read_table as read_table
+    from sordino.models._whitening import PublicWhitening as PublicWhitening
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

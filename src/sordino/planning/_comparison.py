@@ -30,6 +30,7 @@ from sordino.parts import (
 )
 from sordino.planning import recipes
 from sordino.planning.recipes import recipe_named
+from sordino.privacy import plural
 
 # One adjacency for all rows, so that they can be compared; fixed and Poisson batches both have it.
 DEFAULT_ADJACENCY = "zero-out"
@@ -39,8 +40,8 @@ _FEW_STEPS = 30
 # What is remembered between processes is about the library's own recipes: others may change.
 _OURS = frozenset(recipe.name for recipe in recipes.OURS)
 
-# Recipes that are worth trying in more than one way, with what each way is called.
-_WAYS: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
+# Recipes that are worth trying in several variants, with what each is called.
+_VARIANTS: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "dp-sgd": (
         ("Poisson batches", {"sampling": POISSON}),
         ("batches without replacement", {"sampling": WITHOUT_REPLACEMENT}),
@@ -91,9 +92,9 @@ def candidates(names: Iterable[str] | None = None) -> list[PlanCandidate]:
         if not recipe_named(name).private:
             raise SordinoError(f"{name} is not private: it has no noise to compare")
     return [
-        PlanCandidate(name, f"{name}, {way}" if way else name, options)
+        PlanCandidate(name, f"{name}, {variant}" if variant else name, options)
         for name in chosen
-        for way, options in _WAYS.get(name, (("", {}),))
+        for variant, options in _VARIANTS.get(name, (("", {}),))
     ]
 
 
@@ -165,7 +166,7 @@ def compare_recipes(
 
     Args:
       examples, batch_size, epochs, steps, epsilon, delta, adjacency, unit, options: as in
-        `sordino.plan`; an option that a recipe does not have is left out for it.
+        `sordino.plan`; an option that a recipe does not have or use is left out for it.
       keep: look the comparison up in the user's cache folder, and store it there.
       watch: called with each label before it is planned.
     """
@@ -238,13 +239,10 @@ def arguments_for(
 ) -> dict[str, Any]:
     """The arguments of `sordino.plan` for one candidate, at the request's gradient evaluations."""
     recipe = recipe_named(name)
-    known = recipe.defaults()
-    arguments = {
-        option: value
-        for option, value in {**request, **options}.items()
-        if option in known or option in _PLAN_ARGUMENTS
-    }
-    chosen = recipe.resolve({k: v for k, v in arguments.items() if k in known})
+    wanted = {**request, **options}
+    own = recipe.useful({k: v for k, v in wanted.items() if k not in _PLAN_ARGUMENTS}, {})
+    chosen = recipe.resolve(own)
+    arguments = {k: v for k, v in wanted.items() if k in _PLAN_ARGUMENTS} | own
     gradients = recipe.contribution_for(chosen, steps_per_epoch=1).gradients
     passes = _passes(request) / gradients
     if recipe.full_batch:
@@ -286,14 +284,14 @@ def _passes(request: Mapping[str, Any]) -> float:
     return float(request["steps"] / -(-request["examples"] // request["batch_size"]))
 
 
-def conclusion(found: RecipeRanking) -> str:
+def conclusion(ranking: RecipeRanking) -> str:
     """What the ranking says, in words."""
-    best, *others = found.ranked
+    best, *others = ranking.ranked
     words = [f"The least noise: {best.label}."]
     more = [row for row in others if row.steps > best.steps]
     if more and best.steps <= min(_FEW_STEPS, more[0].steps // 4):
         words.append(
-            f"It takes only {best.steps} step{'s' if best.steps > 1 else ''}, so it suits models "
+            f"It takes only {plural(best.steps, 'step')}, so it suits models "
             f"that need no more; next, with {more[0].steps:,}, is {_times(more[0], best)}."
         )
     if best.secret_batches:
@@ -308,17 +306,17 @@ def conclusion(found: RecipeRanking) -> str:
         secret = [row for row in others if row.secret_batches]
         if secret:
             words.append(f"The best that does is {_times(secret[0], best)}.")
-    return " ".join([*words, *_on_recursion(found)])
+    return " ".join([*words, *_on_recursion(ranking)])
 
 
-def _on_recursion(found: RecipeRanking) -> list[str]:
+def _on_recursion(ranking: RecipeRanking) -> list[str]:
     """Why paying for differences only can lose: the gain at low frequencies, and half the steps."""
-    recursive = next((row for row in found.ranked if row.gain > 1 + 1e-9), None)
+    recursive = next((row for row in ranking.ranked if row.gain > 1 + 1e-9), None)
     if recursive is None:
         return []
     plain = [
         row
-        for row in found.ranked
+        for row in ranking.ranked
         if row.gradients == 1
         and row.secret_batches == recursive.secret_batches
         and row.steps >= recursive.steps
@@ -360,8 +358,8 @@ class _Stored:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
-    def write(self, found: RecipeRanking) -> None:
+    def write(self, ranking: RecipeRanking) -> None:
         try:
-            write_atomically(self.path, json.dumps(found.to_json()))
+            write_atomically(self.path, json.dumps(ranking.to_json()))
         except OSError:
             return  # a cache that cannot be written is only slower

@@ -70,14 +70,11 @@ if TYPE_CHECKING:
     from sordino.privacy._gdp import mu_of_gaussian_with_zcdp as mu_of_gaussian_with_zcdp
     from sordino.privacy._gdp import rounding_distance as rounding_distance
     from sordino.privacy._gdp import zcdp_from_epsilon_delta as zcdp_from_epsilon_delta
-    from sordino.privacy._guarantee import ADJACENCIES as ADJACENCIES
     from sordino.privacy._guarantee import FIT as FIT
-    from sordino.privacy._guarantee import INSECURE as INSECURE
     from sordino.privacy._guarantee import SEARCH as SEARCH
     from sordino.privacy._guarantee import UNITS as UNITS
     from sordino.privacy._guarantee import Guarantee as Guarantee
     from sordino.privacy._guarantee import compose as compose
-    from sordino.privacy._guarantee import rounded_up as rounded_up
     from sordino.privacy._noisy_min import mu_of_pure as mu_of_pure
     from sordino.privacy._noisy_min import noisy_min as noisy_min
     from sordino.privacy._noisy_min import pure_of_mu as pure_of_mu
@@ -113,5 +110,11 @@ if TYPE_CHECKING:
     from sordino.privacy._values import ClippedSum as ClippedSum
     from sordino.privacy._values import NoisedSum as NoisedSum
     from sordino.privacy._values import PrivateEstimate as PrivateEstimate
+    from sordino.privacy._words import ADJACENCIES as ADJACENCIES
+    from sordino.privacy._words import INSECURE as INSECURE
+    from sordino.privacy._words import change as change
+    from sordino.privacy._words import plural as plural
+    from sordino.privacy._words import rounded_up as rounded_up
+    from sordino.privacy._words import secret as secret
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from sordino.parts.schedules import (
     require_public,
     smoothed,
     subsampled_schedule,
+    write_influence,
 )
 from sordino.planning import Plan
 
@@ -89,7 +91,7 @@ class EstimatedInfluence:
         rising = require_choice("fit", fit, FITS) == "exponential"
         if population.sampling == POISSON and plan.epsilon is not None and plan.delta is not None:
             return subsampled_schedule(
-                expinfl(self.rate(), population.steps) if rising else self.smooth_log_q(),
+                self._log_q(fit),
                 rate=population.rate,
                 steps=population.steps,
                 epsilon=plan.epsilon,
@@ -104,6 +106,40 @@ class EstimatedInfluence:
         if rising:
             return ExpInfluence(self.rate(), **settings)
         return Influence(tuple(self.smooth_log_q().tolist()), **settings)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        fit: str = "exponential",
+        *,
+        ratio_cap: float | None = 2.0,
+    ) -> Influence:
+        """Write the fitted influence as a file for ``--schedule influence --set schedule.file=...``.
+
+        In Python: ``sordino.plan(..., schedule="influence", **{"schedule.file": path})``. Plans with
+        the same number of steps can use it, at any budget. `fit` and `ratio_cap` as in `schedule`.
+        """
+        result = Influence(
+            tuple(self._log_q(fit).tolist()),
+            ratio_cap=ratio_cap,
+            separation=least_separation(self.plan.population),
+        )
+        about = {
+            "fit": fit,
+            "plan": self.plan.hash,
+            "loss": self.loss,
+            "at": self.at.tolist(),
+            "q": self.q.tolist(),
+            "standard_error": self.standard_error.tolist(),
+        }
+        write_influence(path, result, about)
+        return result
+
+    def _log_q(self, fit: str) -> Array:
+        """``log q_t`` (T,) by one of `FITS`."""
+        if require_choice("fit", fit, FITS) == "exponential":
+            return expinfl(self.rate(), self.plan.population.steps)
+        return self.smooth_log_q()
 
     def saving(self, other: Plan) -> float:
         """The share of the final objective that `other` is predicted to save.
@@ -161,9 +197,9 @@ def influence_by_gradient(
         regularizer=regularizer,
         microbatch_size=microbatch_size,
     )
-    result = [proxy.values_and_slopes(proxy.sigma, draw) for draw in proxy.draws(seed, count)]
-    values = np.concatenate([value for value, _ in result])[:count]
-    slopes = np.concatenate([slope for _, slope in result])[:count]
+    pairs = [proxy.values_and_slopes(proxy.sigma, draw) for draw in proxy.draws(seed, count)]
+    values = np.concatenate([value for value, _ in pairs])[:count]
+    slopes = np.concatenate([slope for _, slope in pairs])[:count]
     return _estimate(plan, np.arange(1, proxy.sigma.size + 1), slopes / (2 * proxy.sigma), values)
 
 
@@ -224,9 +260,9 @@ def influence_by_retraining(
     return _estimate(plan, measured, q, values)
 
 
-def least_separation(people: Population) -> int:
+def least_separation(population: Population) -> int:
     """Steps between two uses of one record, where batches come back in a fixed order."""
-    return people.steps_per_epoch if people.sampling == FIXED else 1
+    return population.steps_per_epoch if population.sampling == FIXED else 1
 
 
 def _steps_to_measure(at: Sequence[int] | None, steps: int) -> NDArray[np.int64]:

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     )
     from sordino.parts.schedules._bounds import row_scaling as row_scaling
     from sordino.parts.schedules._catalogue import SCHEDULES as SCHEDULES
+    from sordino.parts.schedules._catalogue import schedule_fields as schedule_fields
     from sordino.parts.schedules._catalogue import schedule_named as schedule_named
     from sordino.parts.schedules._catalogue import subsampled_schedule as subsampled_schedule
     from sordino.parts.schedules._fitting import exponential_fit as exponential_fit
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from sordino.parts.schedules._shapes import MomentumQuadratic as MomentumQuadratic
     from sordino.parts.schedules._shapes import MomExpInfluence as MomExpInfluence
     from sordino.parts.schedules._shapes import Quadratic as Quadratic
+    from sordino.parts.schedules._shapes import write_influence as write_influence
     from sordino.parts.schedules._subsampled import allocate_subsampled as allocate_subsampled
     from sordino.parts.schedules._subsampled import search_subsampled as search_subsampled
 else:

@@ -9,7 +9,7 @@ one-parameter families, each solved for the parameter at which the composed priv
 * ``rdp-kkt``: cost the Renyi divergence of order a, ``q = lambda h_a(sigma)`` with
   ``h_a = -eps_a'(sigma) / (2 sigma)``, the best of a = 3, 6, 12, 24, 48.
 
-``auto`` follows the page's rule by the uniform noise that the budget allows: lemma from 2.5 on,
+``auto`` goes by the uniform noise that the budget allows (papers/04 2.2): lemma from 2.5 on,
 lambert from 1 on, below that the better of rdp-kkt and lambert; uniform wherever that is no worse.
 
 Schedules are step functions with few distinct values (6 % apart): they cost next to nothing against

@@ -12,7 +12,7 @@ from sordino.together.parties._terms import Terms
 
 @dataclass(frozen=True)
 class PaperCost:
-    """One noised sum of 5 parties as the paper computed it (01, table 4: garbled circuits)."""
+    """One noised sum of 5 parties as the paper computed it (papers/01 table 4: garbled circuits)."""
 
     numbers: int
     seconds: float
@@ -83,40 +83,3 @@ def size_of(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:,.3g} TB"
-
-
-def rests_on(terms: Terms) -> list[str]:
-    """What must hold for the guarantee to hold against the other parties."""
-    assumption = terms.assumption
-    m, t = assumption.parties, assumption.colluders
-    result = [
-        "Every party runs this code, on a machine of its own, and keeps to the protocol. One that "
-        "computes something else can spoil the model; that it sees more is ruled out only as far as "
-        "the engine says."
-    ]
-    if assumption.engine == "mask":
-        most = "one party" if t == 1 else f"{t} parties"
-        result.append(
-            f"At most {most} of {m} put together what they see. Each party's share of the noise is "
-            f"so large that the shares of the other {m - t} are enough; the published noise has "
-            f"{assumption.variance_factor:.4g} times the planned variance."
-        )
-    elif assumption.engine == "mpyc":
-        result.append(
-            f"At most {t} of {m} parties put together what they see. The noise is made inside the "
-            "computation, with the planned variance, and nobody knows any part of it."
-        )
-    elif assumption.engine == "spu":
-        result.append(
-            "No two of the three parties that run compute nodes put together what they see. The noise "
-            "is made inside the computation, with the planned variance, and nobody knows any part of it."
-        )
-    if terms.batches:
-        result.append(
-            "Which of its records a party takes in a step stays with that party. A record of party j "
-            "is protected by that party's own rate; the guarantee is for the highest of them."
-        )
-    result.append(
-        "Names, numbers of records, the model's form and the course of the model are public."
-    )
-    return result
