@@ -72,7 +72,6 @@ if TYPE_CHECKING:
     from sordino.privacy._gdp import zcdp_from_epsilon_delta as zcdp_from_epsilon_delta
     from sordino.privacy._guarantee import FIT as FIT
     from sordino.privacy._guarantee import SEARCH as SEARCH
-    from sordino.privacy._guarantee import UNITS as UNITS
     from sordino.privacy._guarantee import Guarantee as Guarantee
     from sordino.privacy._guarantee import compose as compose
     from sordino.privacy._noisy_min import mu_of_pure as mu_of_pure
@@ -102,11 +101,12 @@ if TYPE_CHECKING:
     from sordino.privacy._strategy import Strategy as Strategy
     from sordino.privacy._strategy import ToeplitzStrategy as ToeplitzStrategy
     from sordino.privacy._strategy import TreeStrategy as TreeStrategy
+    from sordino.privacy._terms import ROW as ROW
+    from sordino.privacy._terms import UNITS as UNITS
     from sordino.privacy._terms import Adjacency as Adjacency
     from sordino.privacy._terms import NoiseKind as NoiseKind
     from sordino.privacy._terms import Unit as Unit
-    from sordino.privacy._units import ROW as ROW
-    from sordino.privacy._units import require_one_row as require_one_row
+    from sordino.privacy._terms import require_one_row as require_one_row
     from sordino.privacy._values import ClippedSum as ClippedSum
     from sordino.privacy._values import NoisedSum as NoisedSum
     from sordino.privacy._values import PrivateEstimate as PrivateEstimate
