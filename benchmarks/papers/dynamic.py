@@ -97,7 +97,7 @@ def equation_7_steps(*, kappa: float, alpha: float) -> int:
     """The printed ``T = ceil(2 kappa ln(1 + 1/(kappa alpha)))``; refused where not training is better.
 
     `alpha` is ``D G^2 / (2 R M N^2 (f(theta_1) - f*))``. T is not the minimiser of the bound that it
-    is derived from, which is `sordino.parts.schedules._horizon.real_best_steps` at ``gamma = 1 - 1/kappa``.
+    is derived from, which is `sordino.parts.schedules._bounds.real_best_steps` at ``gamma = 1 - 1/kappa``.
     """
     require_positive("alpha", alpha)
     if not (kappa > 1 and math.isfinite(kappa)):

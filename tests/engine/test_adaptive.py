@@ -28,8 +28,7 @@ from sordino.parts.schedules._base import schedule_from_json
 from sordino.planning._accounting import FLOAT32_MARGIN
 from sordino.planning._plans import Plan
 from sordino.privacy._budget import UNIT_BITS
-from sordino.privacy._conversions import zcdp_from_epsilon_delta
-from sordino.privacy._gdp import mu_from_epsilon_delta
+from sordino.privacy._gdp import mu_from_epsilon_delta, zcdp_from_epsilon_delta
 from sordino.privacy._noisy_min import mu_of_pure
 from tests.engine.helpers import binary
 

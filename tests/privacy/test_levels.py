@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino._base.errors import SordinoError
-from sordino.privacy._amplification import SampledRelease, compose_pld, epsilon_of_pld
-from sordino.privacy._levels import levels, sampled_levels
+from sordino.privacy._amplification import (
+    SampledRelease,
+    compose_pld,
+    epsilon_of_pld,
+    levels,
+    sampled_levels,
+)
 from sordino.privacy._poisson import composed_epsilon, poisson_delta
 
 
