@@ -49,6 +49,7 @@ from sordino._base.errors import (
 )
 from sordino.parts.mechanisms import MOST_DRAWS, MOST_VARIANCE, Lattice
 from sordino.privacy import Guarantee, rounding_distance
+from sordino.together._certificates import require_name
 from sordino.together.federated._account import LEAK_UNITS, ROUNDED, ChainAccountant
 
 _VERSION = 1
@@ -170,7 +171,7 @@ class Agreement:
         if len(self.clients) > _MOST_CLIENTS:
             raise SordinoError(f"an agreement has at most {_MOST_CLIENTS:,} clients")
         for client in self.clients:
-            check_name(client)
+            require_name("a client", client)
         if self.per_round > len(self.clients):
             raise SordinoError(
                 f"per_round must be at most the number of clients ({len(self.clients):,}), got "
@@ -380,16 +381,6 @@ class Agreement:
     @classmethod
     def load(cls, path: Path | str) -> Agreement:
         return load_json(path, "an agreement", cls.from_json)
-
-
-def check_name(name: str) -> str:
-    """`name` if it can be a client's: letters, digits, '.', '_' and '-'."""
-    plain = isinstance(name, str) and name.isascii() and 0 < len(name) <= 64
-    if not plain or not all(c.isalnum() or c in "._-" for c in name) or not name[0].isalnum():
-        raise SordinoError(
-            f"a client's name has up to 64 letters, digits, '.', '_' and '-', got {shown(name)}"
-        )
-    return name
 
 
 def _whole(value: Any) -> int:
