@@ -137,7 +137,7 @@ def _ready(name: str, arrays: tuple[Any, Any]) -> tuple[Any, Any]:
         return arrays
     X, y = arrays
     # Public constants, as in Opacus' example.
-    pixels = np.asarray(X, np.float32).reshape(-1, 28, 28)
+    pixels: Any = np.asarray(X, np.float32).reshape(-1, 28, 28)
     pixels = pixels / 255 if pixels.max() > 1 else pixels
     return (pixels - 0.1307) / 0.3081, np.asarray(y, np.int32)
 

@@ -167,6 +167,9 @@ def test_doors_have_what_they_announce(door: str) -> None:
         package.nothing  # noqa: B018
 
 
+@pytest.mark.skipif(
+    not (API.parents[1] / "benchmarks").is_dir(), reason="the workshop is not in the source archive"
+)
 def test_names_that_doors_offer_to_the_house_are_used() -> None:
     """What a door has beside its public names is there because another room imports it."""
     used: dict[str, set[str]] = {}
@@ -235,6 +238,18 @@ def test_jax_privacy_is_imported_in_one_module_of_a_room_only() -> None:
         if "import jax_privacy" in path.read_text() or "from jax_privacy" in path.read_text()
     ]
     assert users == ["audit/_jax_privacy.py", "parts/mechanisms/_jax_privacy.py"]
+
+
+@pytest.mark.parametrize("word", ["replace-one"])
+def test_words_that_decide_noise_are_written_once(word: str) -> None:
+    """A copy of a word is a copy of what follows from it: kappa, most of all."""
+    places = [
+        path.relative_to(ROOT).as_posix()
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value == word
+    ]
+    assert places == ["privacy/_terms.py"]
 
 
 def test_import_stays_light() -> None:

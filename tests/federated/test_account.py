@@ -273,7 +273,7 @@ class TestThePapersNumbers:
             rows[1, 0] = 1.0 if last else 0.0
             client = real(agreement, 1e6 * rows, np.array([-1e6, 3e6], np.float32))
             zero = np.zeros(4, np.float32)
-            sums.append(client.data.total(zero, zero, 1, 0).value)
+            sums.append(client.data.total(zero, zero, 1, 0).clipped)
         moved = float(np.linalg.norm(sums[0] - sums[1]))
         assert moved > 1.99 * agreement.clip / agreement.step
         attacker = Attacker(scripted(agreement))

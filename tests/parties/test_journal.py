@@ -296,7 +296,7 @@ def test_nothing_secret_is_in_the_files_beside_the_results(home: Home, tmp_path:
     vectors, rows = [], []
     noise = np.random.default_rng(0)
     for turn in range(4):
-        vectors.append(learner.vector().value.copy())
+        vectors.append(learner.vector().clipped.copy())
         rows.append(learner._rows.of(turn))
         found.claim(turn)
         noised = vectors[-1] + np.rint(noise.normal(size=8) * 2**23).astype(np.int64)

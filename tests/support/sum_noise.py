@@ -37,6 +37,7 @@ from sordino._base.errors import SordinoError, require_choice, require_count, re
 from sordino.parts.mechanisms import MOST_VARIANCE
 from sordino.privacy import (
     ADJACENCIES,
+    Adjacency,
     Guarantee,
     rounding_distance,
 )
@@ -190,7 +191,9 @@ class SumNoise:
         """All rounds together, a unit taking part in each; no credit for random batches."""
         require_choice("adjacency", adjacency, ADJACENCIES)
         require_count("rounds", rounds)
-        noise = replace(self, square=4 * self.square) if adjacency == "replace-one" else self
+        noise = (
+            replace(self, square=4 * self.square) if adjacency == Adjacency.REPLACE_ONE else self
+        )
         return Guarantee.gaussian(
             noise.mu * math.sqrt(rounds) * _UP,
             adjacency=adjacency,

@@ -102,12 +102,12 @@ def vocabulary(name: str, series: Any) -> tuple[Value, ...]:
     A category type declares nothing: its categories are as a rule those that the data have.
     """
     if isinstance(series.dtype, pd.CategoricalDtype):
-        result = pd.Series(series.dtype.categories.to_numpy(), dtype=object)
+        distinct = pd.Series(series.dtype.categories.to_numpy(), dtype=object)
     else:
-        result = pd.Series(series.astype(object).dropna().unique(), dtype=object)
-    if len(result) and pd.api.types.infer_dtype(result) not in _KINDS:
-        raise _no_feature(name, series, result)
-    values = result.tolist()
+        distinct = pd.Series(series.astype(object).dropna().unique(), dtype=object)
+    if len(distinct) and pd.api.types.infer_dtype(distinct) not in _KINDS:
+        raise _no_feature(name, series, distinct)
+    values = distinct.tolist()
     if not isinstance(series.dtype, pd.CategoricalDtype):
         values.sort()
     if len(values) > MOST_VALUES:

@@ -252,7 +252,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         require_one_row(
             own.get("unit", "example"),
             stated=bool(own.get("one_row_per_person")),
-            people=groups,
+            person_ids=groups,
             rows=rows,
         )
         seed = _seed(self.random_state)
@@ -584,22 +584,22 @@ class _NoisyScore:
         return noisy / len(self.y)
 
 
-def _check_price(found: Any, plan: SearchPlan) -> None:
+def _check_price(price: Any, plan: SearchPlan) -> None:
     """A trial that costs more than its share is refused; whether it does is known from its plan."""
     whole = plan.guarantee
-    if not isinstance(found, Guarantee) or found.is_amplified or found.distance:
+    if not isinstance(price, Guarantee) or price.is_amplified or price.distance:
         raise SordinoError(
             "a trial of this search relies on secret batches or on discrete noise, for which the price "
             "of a search is not known; use a method with public batches"
         )
-    if (found.adjacency, found.unit) != (whole.adjacency, whole.unit):
+    if (price.adjacency, price.unit) != (whole.adjacency, whole.unit):
         raise SordinoError(
-            f"a trial's guarantee is for {found.adjacency} adjacency, the search's for "
+            f"a trial's guarantee is for {price.adjacency} adjacency, the search's for "
             f"{whole.adjacency}; give the estimator its adjacency"
         )
-    if not found.mu <= plan.trial_mu:
+    if not price.mu <= plan.trial_mu:
         raise SordinoError(
-            f"a trial costs mu {found.mu:.6g} where the search has {plan.trial_mu:.6g} for it"
+            f"a trial costs mu {price.mu:.6g} where the search has {plan.trial_mu:.6g} for it"
         )
 
 

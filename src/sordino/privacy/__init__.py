@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 from sordino._base.lazy import lazy_names
 
 __all__ = [
+    "Adjacency",
     "ClippedSum",
     "FixedBatches",
     "FreshPermutations",
     "Guarantee",
     "MatrixStrategy",
     "MinSeparation",
+    "NoiseKind",
     "NoisedSum",
     "ParallelStrategy",
     "Participation",
@@ -31,6 +33,7 @@ __all__ = [
     "Strategy",
     "ToeplitzStrategy",
     "TreeStrategy",
+    "Unit",
     "compose",
     "delta_from_mu",
     "epsilon_from_mu",
@@ -102,6 +105,9 @@ if TYPE_CHECKING:
     from sordino.privacy._strategy import Strategy as Strategy
     from sordino.privacy._strategy import ToeplitzStrategy as ToeplitzStrategy
     from sordino.privacy._strategy import TreeStrategy as TreeStrategy
+    from sordino.privacy._terms import Adjacency as Adjacency
+    from sordino.privacy._terms import NoiseKind as NoiseKind
+    from sordino.privacy._terms import Unit as Unit
     from sordino.privacy._units import ROW as ROW
     from sordino.privacy._units import require_one_row as require_one_row
     from sordino.privacy._values import ClippedSum as ClippedSum

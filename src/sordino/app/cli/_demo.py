@@ -28,6 +28,10 @@ def demo(
     out_folder: Annotated[Path, typer.Option("--out", help="Where to write the report.")] = Path(
         "sordino-demo"
     ),
+    tables: Annotated[
+        Path | None,
+        typer.Option("--tables", help="Also write the survey there, to try other commands on."),
+    ] = None,
 ) -> None:
     """Train a private model on public survey data and compare it with one without privacy."""
     with spoken_warnings() as notes, staged_folder(out_folder, force=True) as staging:
@@ -36,6 +40,11 @@ def demo(
 
         train, test = split(frame)
         schema = replace(schema, examples=len(train))
+        if tables is not None:
+            from sordino.app.cli._output import write_tables
+
+            for path in write_tables(tables, train, test, schema):
+                out().print(f"wrote {path}", soft_wrap=True, markup=False)
         out().print(
             f"Predicting {schema.target} for {len(train):,} people; {len(test):,} more play the "
             "role of public test data.",

@@ -144,6 +144,24 @@ def check_free(path: Path, *, force: bool) -> None:
         )
 
 
+def write_tables(folder: Path, train: Any, test: Any, schema: Any) -> list[Path]:
+    """Rows to train on, rows that are public, and what is public of both; a folder of its own."""
+    contents = {
+        folder / "people.csv": train.to_csv(index=False),
+        folder / "public.csv": test.to_csv(index=False),
+        folder / "schema.json": json.dumps(schema.to_json(), indent=1) + "\n",
+    }
+    others = sorted({*folder.iterdir()} - {*contents}) if folder.is_dir() else []
+    if others:
+        raise SordinoError(
+            f"{str(folder)!r} holds other files, such as {others[0].name!r}; choose another --tables"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, content in contents.items():
+        write_atomically(path, content)
+    return list(contents)
+
+
 def write_run(
     folder: Path,
     model: Any,

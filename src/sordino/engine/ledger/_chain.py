@@ -57,8 +57,8 @@ class Witness:
             raise SordinoError(
                 f"the ledger's heads in {str(self.folder)!r} cannot be read: {error.strerror}"
             ) from None
-        result = (_HEAD.fullmatch(name) for name in names)
-        return sorted((int(m[1]), bytes.fromhex(m[2])) for m in result if m)
+        matches = (_HEAD.fullmatch(name) for name in names)
+        return sorted((int(m[1]), bytes.fromhex(m[2])) for m in matches if m)
 
     def advance(self, number: int, head: bytes) -> None:
         """Note that the chain has got to entry `number`."""

@@ -222,11 +222,11 @@ class Ledger:
     def status(self, dataset: str) -> Status:
         """What is spent of a data set's budget, and what still fits."""
         with self._reading() as (_, book):
-            result, held = book.dataset(dataset), book.charged(dataset)
+            known, held = book.dataset(dataset), book.charged(dataset)
         charges = [one.charge for one in held]
-        total, delta = ComposedCost.of(charges), result.allowance.delta
+        total, delta = ComposedCost.of(charges), known.allowance.delta
         epsilon = None if delta is None else total.epsilon(delta)
-        return Status(result, epsilon, total.mu, what_fits(charges, result.allowance), tuple(held))
+        return Status(known, epsilon, total.mu, what_fits(charges, known.allowance), tuple(held))
 
     def what_fits(self, dataset: str) -> Headroom:
         """The largest single Gaussian run that a data set's budget still has room for."""
@@ -454,13 +454,13 @@ class Ledger:
             "SELECT number, body, seal FROM entries WHERE number > ? ORDER BY number",
             (book.count,),
         )
-        for number, text, result in rows:
+        for number, text, stored_seal in rows:
             before = book.seals[-1] if book.count else START
-            if number != book.count + 1 or not isinstance(text, str) or not _is_seal(result):
+            if number != book.count + 1 or not isinstance(text, str) or not _is_seal(stored_seal):
                 raise self._changed(f"entry {book.count + 1} is missing or damaged")
-            if not same(seal(self._key, before, number, text), result):
+            if not same(seal(self._key, before, number, text), stored_seal):
                 raise self._changed(f"entry {number} does not match its seal")
-            book.add(json.loads(text), result)
+            book.add(json.loads(text), stored_seal)
         if not book.count or book.entries[0].facts.get("ledger") != self.identity:
             raise self._changed("its first entry is missing")
         self._compare_heads(book, heads)
@@ -531,9 +531,9 @@ def me() -> str:
     return f"{user}@{socket.gethostname() or 'unknown'}"
 
 
-def _table_row(made: Dataset) -> tuple[Any, ...]:
+def _table_row(dataset: Dataset) -> tuple[Any, ...]:
     """A data set as the file's table has it; what is not in it is in the sealed entry alone."""
-    facts = made.to_json()
+    facts = dataset.to_json()
     return tuple(facts[name] for name in _DATASET_COLUMNS)
 
 

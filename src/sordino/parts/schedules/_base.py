@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from sordino._base.errors import (
     require_choice,
     shown,
 )
+from sordino._base.registry import Registry
 
 # Numbers in a plan unpack to no more than this, whatever they claim: one for each of many steps.
 _LARGEST_PACKED = 128 << 20
@@ -52,13 +53,24 @@ class NoiseSchedule(ABC):
         }
 
 
-_SCHEDULES: dict[str, type[NoiseSchedule]] = {}
+def _admit(kind: str, cls: Any) -> type[NoiseSchedule]:
+    if not (isinstance(cls, type) and issubclass(cls, NoiseSchedule) and is_dataclass(cls)):
+        raise SordinoError(f"a schedule is a dataclass of NoiseSchedule, got {shown(cls)}")
+    if getattr(cls, "kind", None) != kind:
+        raise SordinoError(f"a schedule goes by its kind, {shown(getattr(cls, 'kind', None))}")
+    return cls
+
+
+# By kind, for plans that are read back and for `schedule_named`.
+SCHEDULES: Registry[type[NoiseSchedule]] = Registry(
+    "schedule", group="sordino.schedules", admit=_admit
+)
 _S = TypeVar("_S", bound=type[NoiseSchedule])
 
 
 def register(cls: _S) -> _S:
-    """Make a schedule known by its `kind`, for plans that are read back and for `schedule_named`."""
-    _SCHEDULES[cls.kind] = cls
+    """Make a schedule known by its `kind`."""
+    SCHEDULES.add(cls.kind, cls)
     return cls
 
 
@@ -91,7 +103,7 @@ def schedule_from_json(data: dict[str, Any]) -> NoiseSchedule:
 
 def make(kind: str, parameters: dict[str, Any]) -> NoiseSchedule:
     """The schedule of this kind with these parameters, or an error that names the right ones."""
-    cls = _SCHEDULES[require_choice("schedule", kind, _SCHEDULES)]
+    cls = SCHEDULES[kind]
     known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     for name in parameters:
         require_choice(f"parameter of schedule {kind!r}", name, known)

@@ -48,14 +48,14 @@ from sordino._base.errors import (
     shown,
 )
 from sordino.parts.mechanisms import MOST_DRAWS, MOST_VARIANCE, Lattice
-from sordino.privacy import Guarantee, rounding_distance
+from sordino.privacy import Adjacency, Guarantee, rounding_distance
 from sordino.together._certificates import require_name
 from sordino.together.federated._account import LEAK_UNITS, ROUNDED, ChainAccountant
 
 _VERSION = 1
 TRUST = ("untrusted", "secure-sum", "trusted")
 UNITS = ("example", "client")
-ADJACENCIES = {"zero-out": 1, "replace-one": 2}
+ADJACENCIES = {a.value: a.factor for a in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)}
 # Sums must fit int32.
 FITS = 2**31 - 1
 _MOST_CLIENTS = 1_000_000

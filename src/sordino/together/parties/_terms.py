@@ -290,7 +290,7 @@ def agree(
     sizes = tuple(require_count("examples", n) for n in examples)
     assumption = assumption_of(engine, len(sizes), colluders)
     whole = sum(sizes)
-    sampling = spec.options(options)["sampling"]
+    sampling = spec.resolve(options)["sampling"]
     secret = sampling in (POISSON, "without-replacement")
     first = options.get("first_batch")
     shares: tuple[float, ...] = ()
