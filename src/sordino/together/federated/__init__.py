@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sordino.together.federated._agreement import Agreement as Agreement
     from sordino.together.federated._client import Client as Client
     from sordino.together.federated._client import ClientState as ClientState
+    from sordino.together.federated._cohorts import split as split
     from sordino.together.federated._contribution import ClientEvaluator as ClientEvaluator
     from sordino.together.federated._contribution import LocalData as LocalData
     from sordino.together.federated._contribution import flattened as flattened
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from sordino.together.federated._messages import RoundRequest as RoundRequest
     from sordino.together.federated._messages import message_from_bytes as message_from_bytes
     from sordino.together.federated._noise import insecure_secret as insecure_secret
-    from sordino.together.federated._partition import split as split
     from sordino.together.federated._report import write_federated_report as write_federated_report
     from sordino.together.federated._server import Server as Server
     from sordino.together.federated._simulator import Simulated as Simulated

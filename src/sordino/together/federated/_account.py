@@ -18,7 +18,7 @@ mechanisms:
 
     mu^2 = sum_l (a_l reach)^2 / V'_l                                          (papers/02 2.1 and 2.3)
 
-with ``V' = V - 1/12`` for discrete noise (`privacy/discrete.py`). It holds for any tree of parents, so
+with ``V' = V - 1/12`` for discrete noise (`privacy/_discrete.py`). It holds for any tree of parents, so
 a server that lies about what it has committed is paid for like any other.
 """
 

@@ -61,7 +61,7 @@ FITS = 2**31 - 1
 _MOST_CLIENTS = 1_000_000
 # Beyond this an epsilon is a number, but no privacy.
 _MOST_MU = 1e6
-# Messages and rounds have numbers below this (`messages.py`).
+# Messages and rounds have numbers below this (`_messages.py`).
 _MOST_MESSAGES = 1 << 48
 
 

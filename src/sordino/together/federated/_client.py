@@ -9,12 +9,12 @@ Whatever it is asked, by whomever, a client
   last one committed (E3): commits never go back;
 - takes every example at most as often as agreed; when there are none left it sends noise alone,
   because silence would tell (E8);
-- pays before it answers (`account.py`), and refuses what it cannot pay;
+- pays before it answers (`_account.py`), and refuses what it cannot pay;
 - says no more than it must: a refusal is a code (why exactly stays here, in `Refusal.detail`), and a
   reply tells neither what was spent nor, unless a trusted server counts uses, which examples are in it.
   Both would tell how many examples there are.
 
-No disk, clock or entropy here: `durable.py` keeps the state, and has it on disk before a reply leaves.
+No disk, clock or entropy here: `_durable.py` keeps the state, and has it on disk before a reply leaves.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@
 Three kinds of noise:
 
     gaussian   one compiled program over many rounds: the whole cohort in two matrix products (any
-               other JAX loss by `vmap`), the sum of its noise in one draw (`sum_noise.py`), all in float32.
+               other JAX loss by `vmap`), the sum of its noise in one draw (`_sum_stream.py`), in float32.
                The distribution is the protocol's, but for lattice rounding of about 1e-6.
     exact      whole lattice steps, and the secrets, keys and discrete draws of the clients and the
-               server themselves (`replay.py`): bit for bit what the protocol computes.
+               server themselves (`_replay.py`): bit for bit what the protocol computes.
     none       the same rounds without noise: no privacy, for comparison.
 
 A simulation sees everybody's data and its noise comes from a seed: it is no way to train in private.

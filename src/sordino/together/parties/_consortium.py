@@ -99,7 +99,7 @@ class Consortium:
       name: of the run.
       partners: the parties, in the order of the terms' sizes; the first one is in the middle.
       terms: plan, engine, colluders, grid.
-      model: its description (`sites/models.py`), the same everywhere.
+      model: its description (`sites/_models.py`), the same everywhere.
       timeout: seconds that a turn may take.
     """
 
