@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -52,7 +51,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SLOW_CLOCK = timedelta(hours=1)
 
 
-def require_name(whose: str, name: Any) -> str:
+def require_name(whose: str, name: object) -> str:
     """`name` if it can be a member's: files, certificates and key folders are named by it."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise SordinoError(
@@ -79,7 +78,7 @@ def new_certificate(name: str, *, days: int = 825) -> tuple[str, str]:
     return certificate.public_bytes(Encoding.PEM).decode(), private.decode()
 
 
-def require_certificate(text: Any) -> None:
+def require_certificate(text: object) -> None:
     """Refuse what is not one PEM certificate with a key that signatures can be checked with.
 
     A card or a consortium file may have anything between the lines of a certificate.

@@ -50,7 +50,7 @@ from sordino._base.errors import (
 from sordino.parts.mechanisms import MOST_DRAWS, MOST_VARIANCE, Lattice
 from sordino.privacy import Adjacency, Guarantee, rounding_distance
 from sordino.together._certificates import require_name
-from sordino.together.federated._account import LEAK_UNITS, ROUNDED, ChainAccountant
+from sordino.together.federated._chain import LEAK_UNITS, ROUNDED, ChainAccountant
 
 _VERSION = 1
 TRUST = ("untrusted", "secure-sum", "trusted")
@@ -383,31 +383,31 @@ class Agreement:
         return load_json(path, "an agreement", cls.from_json)
 
 
-def _whole(value: Any) -> int:
+def _whole(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 63:
         raise TypeError
     return value
 
 
-def _real(value: Any) -> float:
+def _real(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError
     return float(value)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str) or len(value) > 400:
         raise TypeError
     return value
 
 
-def _flag(value: Any) -> bool:
+def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError
     return value
 
 
-def _names(value: Any) -> tuple[str, ...]:
+def _names(value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise TypeError
     return tuple(_text(entry) for entry in value)

@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 from sordino._base.errors import SordinoError, require_choice, require_count
 from sordino.privacy import Guarantee
 from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._chain import insecure_secret, order_key, permuted
 from sordino.together.federated._cohorts import Cohorts, cohorts_of
 from sordino.together.federated._contribution import ClientEvaluator
-from sordino.together.federated._noise import insecure_secret, order_key, permuted
 from sordino.together.federated._replay import Replayed, replay
 from sordino.together.federated._rounds import RoundSimulation, SimulationState
 from sordino.together.federated._sum_stream import (

@@ -243,13 +243,13 @@ _ROUNDING = Fraction(1, 1 << 50)
 _ABOUT_PLAN = ("noise_multiplier", "lattice_steps", "adjacency", "unit")
 
 
-def _whole(value: Any) -> int:
+def _whole(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise SordinoError(f"a whole number is needed, not {shown(value)}")
     return value
 
 
-def _size(value: Any) -> float:
+def _size(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise SordinoError(f"a batch size is a number, not {shown(value)}")
     return value
