@@ -10,7 +10,7 @@ The plan is an ordinary one with discrete noise (papers/01 1.2). Two things diff
 alone, whatever the others do. So the plan is made for ``q = max_j b_j / n_j``. Unless sizes are given,
 Poisson batches have one rate at all parties: all of them together are a Poisson batch of all records.
 
-**Noise.** It is what the engine makes (`secure/guarantee.py`): inside the computation, with exactly the
+**Noise.** It is what the engine makes (`secure/_base.py`): inside the computation, with exactly the
 planned variance, or as shares, of which those that t colluders cannot subtract have at least the
 planned variance. How far it is from an exact discrete Gaussian adds to the guarantee's distance.
 """
@@ -244,13 +244,13 @@ _ROUNDING = Fraction(1, 1 << 50)
 _ABOUT_PLAN = ("noise_multiplier", "lattice_steps", "adjacency", "unit")
 
 
-def _whole(value: Any) -> int:
+def _whole(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise SordinoError(f"a whole number is needed, not {shown(value)}")
     return value
 
 
-def _size(value: Any) -> float:
+def _size(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise SordinoError(f"a batch size is a number, not {shown(value)}")
     return value
