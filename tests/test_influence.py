@@ -348,7 +348,7 @@ class OwnStream(Evaluator):
 
     clip = 1.0
 
-    def contribution(self, *arguments: Any) -> Any:
+    def total(self, *arguments: Any) -> Any:
         raise AssertionError("never called")
 
 

@@ -16,9 +16,10 @@ from sordino._base.registry import Registry
 MODULE = """
 from dataclasses import dataclass
 from typing import ClassVar
+import jax
 import numpy as np
 from sordino import Recipe
-from sordino.parts.contributions import Contribution, WeightedRule
+from sordino.parts.contributions import Contribution, Rule, WeightedRule
 from sordino.parts.schedules import NoiseSchedule
 from sordino.parts.mechanisms import Independent
 
@@ -35,19 +36,32 @@ class Rising(NoiseSchedule):
     def relative_noise(self, steps): return None
     def describe(self): return "the same noise, said by another package"
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class Tiny(Independent):
-    kind = "tiny-noise"
+    kind: ClassVar[str] = "tiny-noise"
     @classmethod
     def fit(cls, workload, participation, *, bands=None): return cls(participation.steps)
     @classmethod
     def from_json(cls, data): return cls(data["steps"])
 
+@dataclass(frozen=True)
+class Unclipped(Rule):
+    def combine(self, gradients, clip, terms): return gradients
+
+@dataclass(frozen=True)
+class Loose(Halved):
+    kind: ClassVar[str] = "tiny/loose"
+    def rule(self): return Unclipped()
+
 RECIPE = Recipe("dp-tiny", "half of every gradient", Halved, mechanisms=("tiny-noise",))
+LOOSE = Recipe("dp-loose", "the same without a clip", Loose, mechanisms=("tiny-noise",))
 MISNAMED = RECIPE
 """
 POINTS = """
 [sordino.recipes]
 dp-tiny = tiny_dp:RECIPE
+dp-loose = tiny_dp:LOOSE
 dp-broken = tiny_dp.nothing:RECIPE
 dp-other = tiny_dp:MISNAMED
 
@@ -150,3 +164,28 @@ def test_another_package_adds_a_recipe(package: dict[str, str]) -> None:
     broken, misspelt = done.stdout.splitlines()
     assert "'dp-broken' of the package tiny-dp cannot be used (tiny_dp.nothing:RECIPE)" in broken
     assert misspelt == "there is no recipe 'dp-tinny'; did you mean 'dp-tiny'?"
+
+
+def test_what_another_package_adds_is_checked_like_the_rest(package: dict[str, str]) -> None:
+    """`check_recipe` passes its recipe, and fails the copy that forgets the clip."""
+    code = """if True:
+        import warnings; warnings.simplefilter("ignore")
+        from sordino import audit
+        def reference(gradients, numbers, t):
+            return audit.clipped(gradients[t] / 2, numbers["clip"])
+        print(audit.check_recipe("dp-tiny", reference=reference, runs=2000).verdict())
+        try:
+            audit.check_recipe("dp-loose", reference=reference, runs=2000)
+        except audit.RecipeCheckError as error:
+            print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=package, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    good, bad = done.stdout.split("dp-loose passes ")
+    assert good.startswith("dp-tiny passes 8 of 8 checks:")
+    assert good.count(": passed") == 8
+    assert "the bound: FAILED" in bad
+    assert "the claim: FAILED: dp-loose leaks more than its plan states" in bad
+    assert "the algorithm: FAILED: in step 1 the sum of a batch is" in bad

@@ -67,8 +67,8 @@ class Constant(Evaluator):
 
     clip = 1.0
 
-    def contribution(self, params, memory, batch, mask, terms, step):  # type: ignore[no-untyped-def]
-        rows = batch[0] * mask[:, None]
+    def total(self, params, memory, batch, terms, step):  # type: ignore[no-untyped-def]
+        rows = batch.data[0] * batch.present[:, None]
         short = jnp.minimum(1.0, 1.0 / jnp.maximum(jnp.linalg.norm(rows, axis=1), 1e-9))
         return ClippedSum(jnp.sum(rows * (0.9 * short)[:, None], axis=0))
 

@@ -20,7 +20,7 @@ from sordino.audit._onerun import FEWEST, _in_gradient_space, _in_input_space, f
 from sordino.engine._run import TrainingRun
 from sordino.parts._losses import Logistic
 from sordino.parts._rounding import sum_margin
-from sordino.parts.contributions._base import Evaluator
+from sordino.parts.contributions._base import Batch, Evaluator
 from sordino.privacy._values import ClippedSum
 
 from ..contract.cases import logistic_data
@@ -133,11 +133,8 @@ ROOM = 2 * sum_margin(64)
 def silent_sum(plan: Plan, loss: Any, params: Any, data: Any) -> np.ndarray:
     """The clipped sum of the first step."""
     run = TrainingRun(plan, loss, params, data, key=RunKey.from_insecure_seed(0))
-    stream, (rows, valid) = run.program.stream, (run._data, run._valid)
-    point = jax.tree.map(jnp.asarray, params)
-    terms = {name: values[0] for name, values in run._schedule.terms.items()}
-    total = stream.contribution(point, stream.start(point), rows, valid, terms, np.int32(0))
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(total.value)])
+    total = run.stepper.total(run.state, Batch(*run.driver.records), run.driver.table.at(0))
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(total.clipped)])
 
 
 @pytest.mark.parametrize("loss", [Logistic(), plain], ids=["closed form", "any loss"])
@@ -188,12 +185,10 @@ def test_coins_are_fair_and_from_the_operating_system(monkeypatch: pytest.Monkey
 class Sums(Evaluator):
     clip = 0.5
 
-    def contribution(
-        self, params: Any, memory: Any, batch: Any, mask: jax.Array, terms: Any, step: Any
-    ) -> ClippedSum:
-        (X,) = batch
+    def total(self, params: Any, memory: Any, batch: Batch, terms: Any, step: Any) -> ClippedSum:
+        (X,) = batch.data
         norms = jnp.maximum(jnp.linalg.norm(X, axis=1, keepdims=True), 1e-9)
-        return ClippedSum(mask @ (X * jnp.minimum(1.0, 0.499 / norms)))
+        return ClippedSum(batch.present @ (X * jnp.minimum(1.0, 0.499 / norms)))
 
     def __hash__(self) -> int:
         return 1

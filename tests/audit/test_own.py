@@ -14,12 +14,12 @@ import pytest
 import sordino
 from sordino import Plan, SordinoError, audit
 from sordino.audit import _own as own
-from sordino.audit import _recording as recording
 from sordino.audit._own import OwnNeighbours
-from sordino.engine import _loop as loop
+from sordino.engine import _drivers as drivers
+from sordino.engine import _many as many
 from sordino.parts._batches import public_order
 from sordino.parts._losses import Logistic
-from sordino.parts.contributions._base import Evaluator
+from sordino.parts.contributions._base import Batch, Evaluator
 from sordino.privacy._values import ClippedSum
 
 from ..contract.cases import logistic_data
@@ -43,26 +43,23 @@ class Rows(Evaluator):
     limit: float = CLIP
     clip: float = CLIP
 
-    def contribution(
-        self, params: Any, memory: Any, batch: Any, mask: jax.Array, terms: Any, step: Any
-    ) -> ClippedSum:
-        X, y = batch
+    def total(self, params: Any, memory: Any, batch: Batch, terms: Any, step: Any) -> ClippedSum:
+        X, y = batch.data
         rows = X * (2 * y - 1)[:, None]
         norms = jnp.linalg.norm(rows, axis=1, keepdims=True)
         rows = rows * jnp.minimum(1.0, self.limit * (1 - 1e-6) / jnp.maximum(norms, 1e-12))
-        return ClippedSum(mask @ rows)
+        return ClippedSum(batch.present @ rows)
 
 
 @dataclass(frozen=True)
 class Centred(Rows):
     """The batch's mean is taken off each row before it is clipped: rows depend on each other."""
 
-    def contribution(
-        self, params: Any, memory: Any, batch: Any, mask: jax.Array, terms: Any, step: Any
-    ) -> ClippedSum:
-        X, y = batch
-        mean = mask @ X / jnp.maximum(mask.sum(), 1.0)
-        return super().contribution(params, memory, (X - mean, y), mask, terms, step)
+    def total(self, params: Any, memory: Any, batch: Batch, terms: Any, step: Any) -> ClippedSum:
+        X, y = batch.data
+        mean = batch.present @ X / jnp.maximum(batch.present.sum(), 1.0)
+        centred = Batch((X - mean, y), batch.present)
+        return super().total(params, memory, centred, terms, step)
 
 
 @pytest.mark.parametrize("name", ["dp-memf", "dp-sgd"])
@@ -99,7 +96,7 @@ def test_rows_that_depend_on_each_other_are_found() -> None:
 @pytest.fixture
 def fresh_programs() -> Iterator[None]:
     """Compiled code of the unchanged loop must not be used here, nor that of a changed one later."""
-    programs = (own._means, recording._map_chunk, loop.run_chunk)
+    programs = (own._means, many.map_chunk, drivers.scan_chunk)
     for program in programs:
         program.clear_cache()
     yield
@@ -113,16 +110,17 @@ def test_a_row_that_takes_part_twice_is_found(monkeypatch: pytest.MonkeyPatch) -
     rows = logistic_data(EXAMPLES - 1, FEATURES)
     plan = make(examples=EXAMPLES - 1, steps=3)
 
-    def batch(program: Any, data: Any, valid: Any, constants: Any, inputs: Any) -> Any:
-        wanted = (inputs.step % constants.batches) * program.batch_size
-        begin = jnp.minimum(wanted, plan.population.examples - program.batch_size)
-        return jax.tree.map(
-            lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, program.batch_size),
-            (data, valid),
+    def batch(slices: Any, records: Any, t: Any, picked: Any) -> Any:
+        wanted = (t % slices.per_epoch) * slices.batch_size
+        begin = jnp.minimum(wanted, plan.population.examples - slices.batch_size)
+        return Batch(
+            *jax.tree.map(
+                lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, slices.batch_size), records
+            )
         )
 
-    for module in (loop, own):
-        monkeypatch.setattr(module, "batch_of_step", batch)
+    for module in (drivers, own):
+        monkeypatch.setattr(module, "batch_at", batch)
     pair = OwnNeighbours.of(plan, Rows(), START, rows)
     # It is in the batch before the last, and in the last one too.
     assert pair.example == public_order(plan.population)[-4]

@@ -2,8 +2,8 @@
 
 No statistical audit can see a short seed: the noise has the right distribution, and only whoever tries
 all seeds knows it. So this is an attack script: recompute the noise of every seed, subtract it from one
-release, and look whether what is left is one of the two possible sums (papers/01 section 3.1, 03
-section 2.7).
+release, and look whether what is left is one of the two possible sums (papers/01 section 3.1,
+papers/03 section 2.7).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from sordino._base.keys import KEY_BYTES, RunKey
 from sordino.audit._plans import reference_plan
 from sordino.audit._recording import Recording
 from sordino.audit._whitebox import Neighbours
+from sordino.engine._drivers import scan_chunk
+from sordino.engine._noise import GaussianNoise
 from sordino.parts._losses import Logistic
 from sordino.parts.mechanisms._gaussian import gaussian_key, standard_normal_rows
 
@@ -39,23 +41,21 @@ def short_key(self: RunKey, stream: str) -> jax.Array:
 
 def first_release(world: Recording, key: RunKey) -> np.ndarray:
     """What the first step of a run with this key makes public: its noisy sum (d,)."""
-    carry = world._carry
-    inputs = world._schedule.inputs(0, 1, None)
-    from sordino.engine._loop import run_chunk
-
-    after = run_chunk(
-        world.program,
+    driver = world.driver
+    layout = driver.noise.layout
+    state, _ = scan_chunk(
+        driver.stepper,
+        driver.batches.slices,
         1,
-        jax.tree.map(np.array, carry),
-        world._data,
-        world._valid,
-        world.plan.mechanism,
-        gaussian_key(key, "gradient"),
-        world._constants,
-        inputs,
+        jax.tree.map(np.array, world.state),
+        driver.noise.init(),
+        driver.records,
+        GaussianNoise(world.plan.mechanism, gaussian_key(key, "gradient"), layout),
+        driver.table.rows(0, 1),
+        None,
     )
-    _, values, _ = after.update_state
-    return np.asarray(values[0], np.float64) * float(world._schedule.divisors[0])
+    _, values, _ = state.update
+    return np.asarray(values[0], np.float64) * float(driver.table.divisors[0])
 
 
 def enumerate_seeds(pair: Neighbours, release: np.ndarray) -> set[int]:

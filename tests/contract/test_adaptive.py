@@ -15,9 +15,11 @@ import pytest
 
 from sordino._base.keys import RunKey
 from sordino.audit._intervals import equivalent_mu, hockey_stick, separation_interval
-from sordino.audit._recording import audit_noise_keys
+from sordino.audit._recording import audit_seeds
 from sordino.engine import _adaptive as adaptive
 from sordino.engine._adaptive import AdaptiveRun
+from sordino.engine._many import seeded_noise_keys
+from sordino.engine._records import Records
 from sordino.parts._losses import LeastSquares, Logistic
 from sordino.planning._plans import Plan
 
@@ -79,23 +81,25 @@ def test_every_gradient_is_worth_its_price(
     stream = queries[0][0][0]
 
     @jax.jit
-    def many(params: Any, data: Any, valid: Any, std: Any, keys: Any, index: Any) -> Any:
+    def many(params: Any, records: Any, std: Any, keys: Any, index: Any) -> Any:
         def one(key: jax.Array) -> Any:
-            given = (params, data, valid, plan.clip, std, key, index, plan.divisor)
+            given = (params, records, plan.clip, std, key, index, plan.divisor)
             return adaptive.noisy_gradient(stream, *given).value
 
         return jax.vmap(one)(keys)
 
     seen = set()
     for arguments, price in queries[:3]:
-        _, params, _, _, clip, std, _, index, divisor = arguments
+        _, params, _, clip, std, _, index, divisor = arguments
         assert (clip, divisor) == (plan.clip, plan.divisor)
         assert int(index) not in seen  # no row of noise twice
         seen.add(int(index))
         released = []
         for world, factor in enumerate((without, 1.0)):
-            data, valid = stream.prepare(canary_data(factor), np.ones(EXAMPLES, np.float32))
-            values = many(params, data, valid, std, audit_noise_keys(world, 0, RUNS), index)
+            records = Records(*stream.prepare(canary_data(factor), np.ones(EXAMPLES, np.float32)))
+            values = many(
+                params, records, std, seeded_noise_keys(audit_seeds(world, 0, RUNS)), index
+            )
             # The canary's gradient has two equal coordinates.
             released.append(np.asarray(values, np.float64)[:, :2].sum(axis=1))
         zero, having = released

@@ -9,8 +9,9 @@ from scipy.stats import norm
 
 from sordino.audit._canary import Canary
 from sordino.audit._intervals import equivalent_mu, hockey_stick, proportion, separation_interval
-from sordino.audit._recording import audit_key, audit_noise_keys, secret_batches
+from sordino.audit._recording import audit_key, audit_seeds
 from sordino.audit._whitebox import Neighbours
+from sordino.engine._many import secret_batches, seeded_noise_keys
 from sordino.parts._batches import batch_indices
 from sordino.parts.mechanisms._gaussian import gaussian_key
 from sordino.privacy._gdp import delta_from_mu
@@ -57,8 +58,8 @@ def test_deltas_and_mus_belong_together() -> None:
 
 def test_keys_and_batches_are_those_of_a_run() -> None:
     population = audited("dp-sgd").population
-    keys = jax.random.key_data(audit_noise_keys(3, 5, 4))
-    indices, mask = secret_batches(population, 3, 5, 4, 2, 6)
+    keys = jax.random.key_data(seeded_noise_keys(audit_seeds(3, 5, 4)))
+    indices, mask = secret_batches(population, audit_seeds(3, 5, 4), 2, 6)
     for i in range(4):
         key = audit_key(3, 5 + i)
         assert np.array_equal(keys[i], jax.random.key_data(gaussian_key(key, "gradient")))

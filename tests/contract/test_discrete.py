@@ -12,9 +12,9 @@ import pytest
 
 from sordino import Plan, SordinoError
 from sordino._base.keys import RunKey
-from sordino.audit import _recording as recording
 from sordino.audit._whitebox import Neighbours
-from sordino.engine import _loop as loop
+from sordino.engine import _drivers as drivers
+from sordino.engine import _many as many
 from sordino.engine._run import TrainingRun
 from sordino.parts._losses import Logistic
 from sordino.parts.contributions import _gradient as gradient
@@ -120,10 +120,10 @@ def a_node_without_noise(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _fresh_programs() -> Iterator[None]:
-    for function in (recording._map_chunk, loop.run_chunk):
+    for function in (many.map_chunk, drivers.scan_chunk):
         function.clear_cache()
     yield
-    for function in (recording._map_chunk, loop.run_chunk):
+    for function in (many.map_chunk, drivers.scan_chunk):
         function.clear_cache()
 
 

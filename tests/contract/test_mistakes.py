@@ -15,7 +15,7 @@ from sordino.engine._run import TrainingRun
 from sordino.engine._session import Session
 from sordino.engine.influence._estimate import influence_by_gradient, influence_by_retraining
 from sordino.parts._losses import LeastSquares, Logistic
-from sordino.parts.contributions._base import Evaluator
+from sordino.parts.contributions._base import Batch, Evaluator
 from sordino.parts.contributions._gradient import VmapEvaluator
 from sordino.privacy._values import ClippedSum
 
@@ -79,10 +79,10 @@ def test_a_key_is_not_spent_by_a_run_that_is_refused() -> None:
 class Constant(Evaluator):
     """Everybody adds a vector of norm 0.5."""
 
-    def contribution(
-        self, params: Any, memory: Any, batch: Any, mask: jax.Array, terms: Any, step: jax.Array
+    def total(
+        self, params: Any, memory: Any, batch: Batch, terms: Any, step: jax.Array
     ) -> ClippedSum:
-        return ClippedSum(jnp.full_like(params, 0.5 / np.sqrt(FEATURES) * jnp.sum(mask)))
+        return ClippedSum(jnp.full_like(params, 0.5 / np.sqrt(FEATURES) * jnp.sum(batch.present)))
 
 
 class Declared(Constant):
@@ -111,14 +111,14 @@ def test_a_stream_with_an_undeclared_clip() -> None:
 class Disguised(VmapEvaluator):
     """Clips nothing, and looks like a built-in stream."""
 
-    def contribution(
-        self, params: Any, memory: Any, batch: Any, mask: jax.Array, terms: Any, step: jax.Array
+    def total(
+        self, params: Any, memory: Any, batch: Batch, terms: Any, step: jax.Array
     ) -> ClippedSum:
         return ClippedSum(jnp.full_like(params, 1e6))
 
 
 def test_a_stream_that_inherits_from_a_built_in_one() -> None:
-    """Its `contribution` is its own, so its clip is what it declares: nothing."""
+    """Its `total` is its own, so its clip is what it declares: nothing."""
     with pytest.raises(SordinoError, match="declares no clip"):
         sordino.train(make("dp-memf", noise_multiplier=1.0), Disguised(Logistic()), START, DATA)
 

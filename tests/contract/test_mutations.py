@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 from sordino._base.keys import RunKey
-from sordino.audit import _recording as recording
 from sordino.audit._whitebox import AuditResult, Neighbours
-from sordino.engine import _loop as loop
+from sordino.engine import _drivers as drivers
+from sordino.engine import _many as many
+from sordino.engine import _noise as noise
 from sordino.engine._run import TrainingRun
 from sordino.parts import _batches as batches
 from sordino.parts._losses import Logistic
@@ -37,10 +38,10 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 @pytest.fixture(autouse=True)
 def _fresh_programs() -> Iterator[None]:
     """Compiled code of the unchanged loop must not be used here, nor that of a changed one later."""
-    for function in (recording._map_chunk, loop.run_chunk):
+    for function in (many.map_chunk, drivers.scan_chunk):
         function.clear_cache()
     yield
-    for function in (recording._map_chunk, loop.run_chunk):
+    for function in (many.map_chunk, drivers.scan_chunk):
         function.clear_cache()
 
 
@@ -104,7 +105,7 @@ def skipped_root(patch: pytest.MonkeyPatch) -> None:
 
 
 def clips_one_by_one(patch: pytest.MonkeyPatch) -> None:
-    """Both gradients clipped, then subtracted: (a + b) C instead of C (papers 02 E1, 03 E15)."""
+    """Both gradients clipped, then subtracted: (a + b) C instead of C (papers/02 E1, papers/03 E15)."""
 
     def combine(self: Any, gradients: tuple[Any, ...], clip: Any, terms: Any) -> tuple[Any, ...]:
         now, before = (clip(gradient, terms["clip"]) for gradient in gradients)
@@ -127,7 +128,7 @@ def one_row_for_all_steps(patch: pytest.MonkeyPatch) -> None:
     def draw(key: jax.Array, size: int, first: Any, count: int) -> jax.Array:
         return jnp.broadcast_to(standard_normal_rows(key, 0, 1, size), (count, size))
 
-    patch.setattr(loop, "_draw", draw)
+    patch.setattr(noise, "_draw", draw)
 
 
 def noise_of_the_last_epoch(patch: pytest.MonkeyPatch) -> None:
@@ -137,7 +138,7 @@ def noise_of_the_last_epoch(patch: pytest.MonkeyPatch) -> None:
         rows = standard_normal_rows(key, 0, 4, size)
         return rows[(first + jnp.arange(count)) % 4]
 
-    patch.setattr(loop, "_draw", draw)
+    patch.setattr(noise, "_draw", draw)
 
 
 def one_key_for_both_channels(patch: pytest.MonkeyPatch) -> None:
@@ -154,18 +155,17 @@ def rows_by_the_wrong_index(patch: pytest.MonkeyPatch) -> None:
         step = first + jnp.arange(count)
         return rows[step // 4 * 2 + step % 4]
 
-    patch.setattr(loop, "_draw", draw)
+    patch.setattr(noise, "_draw", draw)
 
 
 def every_other_batch_twice(patch: pytest.MonkeyPatch) -> None:
     """Slots 0, 0, 2, 2: the examples of the first take part in the second step as well."""
-    honest = loop.batch_of_step
+    honest = drivers.batch_at
 
-    def batch(program: Any, data: Any, valid: Any, constants: Any, inputs: Any) -> Any:
-        repeated = inputs._replace(step=inputs.step - inputs.step % 2)
-        return honest(program, data, valid, constants, repeated)
+    def batch(slices: Any, records: Any, t: Any, picked: Any) -> Any:
+        return honest(slices, records, t - t % 2, picked)
 
-    patch.setattr(loop, "batch_of_step", batch)
+    patch.setattr(drivers, "batch_at", batch)
 
 
 def batches_twice_as_likely(patch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def batches_twice_as_likely(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(batches, "_poisson_block", block)
     # Draws that are kept are those of the honest sampler.
-    patch.setattr(recording, "secret_batches", recording.secret_batches.__wrapped__)
+    patch.setattr(many, "secret_batches", many.secret_batches.__wrapped__)
 
 
 MUTATIONS: list[tuple[Patch, str, dict[str, Any]]] = [
@@ -241,8 +241,8 @@ def test_the_audit_finds_every_missing_node(monkeypatch: pytest.MonkeyPatch) -> 
 
             return honest(self, state, thinned, first, count)
 
-        recording._map_chunk.clear_cache()
-        loop.run_chunk.clear_cache()
+        many.map_chunk.clear_cache()
+        drivers.scan_chunk.clear_cache()
         with monkeypatch.context() as patch:
             patch.setattr(Tree, "rows", rows)
             result = audit_of(plan)

@@ -43,9 +43,7 @@ def registered(own_recipes: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     """The recipe is in the table, and in that of the contract suite; afterwards it never was."""
     registry.register(own.RECIPE)
     # What it is, written down a second time, in double precision.
-    monkeypatch.setitem(
-        reference.OWN, "normalized", lambda n, g: reference.clip(g / n["short"], n["clip"])
-    )
+    monkeypatch.setitem(reference.OWN, own.ShrinkingClip.kind, own.reference)
     yield
     cases.make.cache_clear()
     cases.neighbours.cache_clear()
@@ -101,8 +99,8 @@ def test_registered_it_is_like_any_other() -> None:
     )
     assert NAME in {row.recipe for row in found.ranked}
     registry.register(own.RECIPE)  # again: nothing happens
-    bound = own.Normalized(clip=0.5, short=0.1).bounds(3)
-    np.testing.assert_array_equal(bound, 0.5)
+    bound = own.ShrinkingClip(clip=0.5, shrink=0.25).bounds(3)
+    np.testing.assert_array_equal(bound, [[0.5, 0.125, 0.05]])
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -114,8 +112,8 @@ def recipe(**changes: Any) -> Recipe:
     ("changes", "words"),
     [
         ({"name": "dp-gd"}, "another recipe called 'dp-gd'"),
-        ({"name": "dp-auto", "title": "another"}, "another recipe called 'dp-auto'"),
-        ({"name": "dp-x", "options": {}}, "no default for 'short'"),
+        ({"name": NAME, "title": "another"}, f"another recipe called {NAME!r}"),
+        ({"name": "dp-x", "options": {}}, "no default for 'shrink'"),
         ({"name": "dp-x", "mechanisms": ("blp",)}, "no mechanism 'blp'; did you mean 'blt'"),
         (
             {"name": "dp-x", "schedules": ("unifrom",)},
@@ -144,7 +142,7 @@ def test_nobody_takes_the_place_of_a_contribution_of_the_library() -> None:
     """Otherwise dp-sgd, or a plan read from a file, would promise what somebody else's class does."""
     kinds = dict(CONTRIBUTIONS)
     kind, known = next(iter(kinds.items()))
-    double = type(known.__qualname__, (own.Normalized,), {"kind": kind})
+    double = type(known.__qualname__, (own.ShrinkingClip,), {"kind": kind})
     double.__qualname__ = known.__qualname__
     with pytest.raises(SordinoError, match="another contribution"):
         registry.register(recipe(name="dp-third", contribution=double))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sordino.parts._losses import LeastSquares, LinearLoss, Logistic, Softmax
-from sordino.parts.contributions._base import Evaluator
+from sordino.parts.contributions._base import Batch, Evaluator
 from sordino.parts.contributions._contributions import (
     Anchored,
     Contribution,
@@ -59,11 +59,12 @@ def contribution(
 ) -> list[np.ndarray]:
     """The channels of step `step` on a walk of parameters."""
     prepared, valid = stream.prepare(data, mask)
-    memory = stream.start(walk[0])
+    memory = stream.init(walk[0])
     for t in range(step):
         memory = stream.remember(memory, walk[t], jnp.int32(t))
     terms = {name: jnp.float32(v[step]) for name, v in made.terms(step + 1).items()}
-    total = stream.contribution(walk[step], memory, prepared, valid, terms, jnp.int32(step)).value
+    batch = Batch(prepared, valid)
+    total = stream.total(walk[step], memory, batch, terms, jnp.int32(step)).clipped
     return [np.asarray(part, np.float64) for part in (total if made.channels > 1 else (total,))]
 
 

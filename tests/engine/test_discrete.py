@@ -14,7 +14,8 @@ import pytest
 import sordino
 from sordino import Plan, SordinoError
 from sordino._base.keys import RunKey
-from sordino.engine._run import TrainingRun, lattice_noise
+from sordino.engine._noise import DrawnRows, Layout, lattice_noise
+from sordino.engine._run import TrainingRun
 from sordino.parts._losses import Logistic
 from sordino.parts.contributions._base import Evaluator
 from sordino.parts.updates._base import Update
@@ -74,15 +75,29 @@ class Noting(Update):
         return state
 
 
+@dataclasses.dataclass(frozen=True)
+class Silence:
+    """Noise of a run that is 0."""
+
+    layout: Layout
+
+    def init(self) -> Any:
+        return ()
+
+    def chunk(self, first: int, count: int) -> DrawnRows:
+        return DrawnRows(np.zeros((count, self.layout.size), np.int32), self.layout)
+
+
 def estimates(plan: Plan, key: RunKey, quiet: bool = False) -> np.ndarray:
     """Every released estimate (steps, d) at fixed parameters."""
     # Short rows: sums and noise are then below 2^24 steps, which float32 holds in full.
     X, y = data()
     run = TrainingRun(plan, Logistic(), np.zeros(D, np.float32), (X * 2.0**-10, y), key=key)
-    run.program = dataclasses.replace(run.program, update=Noting())
-    run._carry = run._carry._replace(update_state=jnp.zeros((STEPS, D)))
+    noting = dataclasses.replace(run.stepper, update=Noting())
+    run.driver = dataclasses.replace(run.driver, stepper=noting)
+    run.state = run.state._replace(update=jnp.zeros((STEPS, D)))
     if quiet:
-        run._noise_of = lambda first, count: np.zeros((count, D), np.int32)  # type: ignore[method-assign]
+        run.driver = dataclasses.replace(run.driver, noise=Silence(run.driver.noise.layout))
     while not run.finished:
         run.advance()
     return np.asarray(run.output(), np.float64)
@@ -196,7 +211,7 @@ def test_broken_records_add_nothing() -> None:
 class Own(Evaluator):
     clip = 0.5
 
-    def contribution(self, *arguments: Any) -> ClippedSum:
+    def total(self, *arguments: Any) -> ClippedSum:
         raise AssertionError("never called")
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sordino.parts._losses import Logistic, Softmax
+from sordino.parts.contributions._base import Batch
 from sordino.parts.contributions._gradient import VmapEvaluator
 from sordino.parts.contributions._lattice import lattice_bounds, sum_of_squares, to_lattice
 from sordino.parts.contributions._linear import LinearEvaluator
@@ -98,8 +99,8 @@ def summing(stream: Any, data: Any, step: float) -> Any:
     @jax.jit
     def run(params: Any, mask: Any) -> Any:
         prepared, valid = stream.prepare(data, jnp.ones_like(mask))
-        total = stream.contribution(params, (), prepared, mask * valid, terms, jnp.int32(0))
-        return total.value
+        batch = Batch(prepared, mask * valid)
+        return stream.total(params, (), batch, terms, jnp.int32(0)).clipped
 
     return lambda params, mask: np.asarray(run(params, mask))
 

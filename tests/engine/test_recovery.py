@@ -17,7 +17,8 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from sordino.engine import _adaptive as adaptive
-from sordino.engine import _loop as loop
+from sordino.engine import _noise as noise_module
+from sordino.engine import _stepper as stepper
 from sordino.engine._adaptive import AdaptiveRun
 from sordino.engine._run import TrainingRun
 from sordino.engine.ledger._ledger import Ledger
@@ -39,10 +40,13 @@ class Watched:
         self.noise: list[NDArray[Any]] = []
         self.losses: list[NDArray[Any]] = []
 
-        def privatize(total: Any, noise: Any, divisor: Any) -> Any:
-            for kept, value in ((self.sums, total.value), (self.scaled, noise)):
+        def add_noise(total: Any, rows: Any, scale: Any) -> Any:
+            noise = jax.tree.map(
+                lambda leaf: leaf * scale[0], rows
+            )  # one channel in all of RECIPES
+            for kept, value in ((self.sums, total.clipped), (self.scaled, noise)):
                 jax.debug.callback(kept.append, ravel_pytree(value)[0])
-            return real_privatize(total, noise, divisor)
+            return real_add_noise(total, rows, scale)
 
         def standard_normal_rows(*arguments: Any) -> Any:
             rows = real_rows(*arguments)
@@ -53,13 +57,14 @@ class Watched:
             self.losses.append(real_exact(sums))
             return self.losses[-1]
 
-        real_privatize, real_rows, real_exact = (
-            loop.privatize,
-            loop.standard_normal_rows,
+        real_add_noise, real_rows, real_exact = (
+            stepper.add_noise,
+            noise_module.standard_normal_rows,
             adaptive._exact,
         )
-        for module in (loop, adaptive):
-            patch.setattr(module, "privatize", privatize)
+        for module in (stepper, adaptive):
+            patch.setattr(module, "add_noise", add_noise)
+        for module in (noise_module, adaptive):
             patch.setattr(module, "standard_normal_rows", standard_normal_rows)
         patch.setattr(adaptive, "_exact", exact)
 
@@ -81,7 +86,7 @@ def secrets_of(recipe: str) -> tuple[dict[str, NDArray[Any]], Any]:
         while not run.finished:
             run.advance()
             if isinstance(run, TrainingRun):
-                for leaf in jax.tree.leaves(run._carry.noise_state):
+                for leaf in jax.tree.leaves(run._noise_state):
                     array = np.asarray(leaf)
                     if array.dtype == np.float32 and array.size and array.size % weights.size == 0:
                         states.append(array.reshape(-1, weights.size))

@@ -11,7 +11,7 @@ import pytest
 import sordino
 from sordino._base.errors import PlanMismatchError, SordinoError
 from sordino.parts._losses import Logistic
-from sordino.parts.contributions._base import Evaluator
+from sordino.parts.contributions._base import Batch, Evaluator
 from sordino.privacy._values import ClippedSum
 
 from .helpers import binary
@@ -126,11 +126,11 @@ class OwnStream(Evaluator):
     def __init__(self, clip: float | None) -> None:
         self.clip = clip
 
-    def contribution(
-        self, params: Any, memory: Any, batch: Any, mask: Any, terms: Any, step: Any
-    ) -> ClippedSum:
-        rows = batch[0] / jnp.maximum(jnp.linalg.norm(batch[0], axis=1, keepdims=True), 1.0)
-        return ClippedSum(-(rows * mask[:, None]).sum(0))
+    def total(self, params: Any, memory: Any, batch: Batch, terms: Any, step: Any) -> ClippedSum:
+        rows = batch.data[0] / jnp.maximum(
+            jnp.linalg.norm(batch.data[0], axis=1, keepdims=True), 1.0
+        )
+        return ClippedSum(-(rows * batch.present[:, None]).sum(0))
 
 
 def test_an_own_stream_declares_its_clip() -> None:

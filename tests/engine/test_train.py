@@ -8,7 +8,7 @@ import pytest
 
 import sordino
 from sordino import PlanMismatchError, RunKey, SordinoError
-from sordino.engine._loop import chunk_length
+from sordino.engine._drivers import chunk_length
 from sordino.parts._losses import Logistic, Softmax
 
 from .helpers import MECHANISMS, binary, quiet_plan
@@ -134,8 +134,8 @@ def test_users_own_stream() -> None:
     class Constant(Evaluator):
         clip = 1.0
 
-        def contribution(self, params, memory, batch, mask, terms, step):
-            size = jnp.sum(mask) * terms["clip"] / jnp.sqrt(params.size)
+        def total(self, params, memory, batch, terms, step):
+            size = jnp.sum(batch.present) * terms["clip"] / jnp.sqrt(params.size)
             return ClippedSum(jnp.full_like(params, size))
 
     plan = quiet_plan("dp-gd", steps=1, learning_rate=1.0)

@@ -129,7 +129,7 @@ class Replay:
         binding = hashlib.sha256(text + request.digest()).digest()
         y = drawn(noise_key(self._ratchet, binding), agreement.variance_of(index), FEATURES)
         self._ratchet = turned(self._ratchet)
-        s = self.client.data.total(request.point, request.previous, request.round, block).value
+        s = self.client.data.total(request.point, request.previous, request.round, block).clipped
         self.noise[index], self.sums[index] = y, s
         before = (
             cancelled_draws(self.noise[parent], agreement.leak) if parent and agreement.leak else 0

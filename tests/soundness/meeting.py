@@ -1,7 +1,7 @@
 """The line where a clipped sum and its noise meet, watched from outside.
 
-`watched()` puts a witness at the two functions that add noise to a sum (`privatize`,
-`privatize_lattice`) and at the noisy minimum of adaptive runs. A run is recorded, then repeated on a
+`watched()` puts a witness at the function that adds noise to a sum (`add_noise`) and at the noisy
+minimum of adaptive runs. A run is recorded, then repeated on a
 neighbouring data set with the *released* values of the first one put in place of its own: so both runs
 ask the same questions at the same points, and what is left between their sums is one record.
 """
@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from sordino._base.keys import RunKey
 from sordino.engine import _adaptive as adaptive
 from sordino.engine import _description as description
-from sordino.engine import _loop as loop
+from sordino.engine import _stepper as stepper
 from sordino.parts.mechanisms._gaussian import gaussian_key, standard_normal_rows
 from sordino.planning._plans import Plan
-from sordino.privacy._values import ClippedSum, PrivateEstimate
+from sordino.privacy._values import ClippedSum, NoisedSum
 
 Array = NDArray[np.float64]
 
@@ -105,38 +105,49 @@ def _flat(tree: Any) -> Array:
     return np.concatenate([np.ravel(leaf).astype(np.float64) for leaf in jax.tree.leaves(tree)])
 
 
+def _scaled(rows: Any, scale: Any) -> Any:
+    """The noise itself: unit rows times their standard deviation, lattice rows as they are."""
+
+    def one(row: Any, std: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf if leaf.dtype == np.int32 else leaf * std, row)
+
+    if len(scale) == 1:
+        return one(rows, scale[0])
+    return tuple(one(row, scale[i]) for i, row in enumerate(rows))
+
+
 @contextmanager
 def watched() -> Iterator[Witness]:
     """A witness at every place where sums and noise meet, in programs compiled from now on."""
     witness = Witness()
 
-    def seen(honest: Callable[..., PrivateEstimate]) -> Callable[..., PrivateEstimate]:
-        def meets(total: ClippedSum, noise: Any, *numbers: Any) -> PrivateEstimate:
-            estimate = honest(total, noise, *numbers)
+    def seen(honest: Callable[..., NoisedSum]) -> Callable[..., NoisedSum]:
+        def meets(total: ClippedSum, rows: Any, scale: Any) -> NoisedSum:
+            released = honest(total, rows, scale)
+            noise = _scaled(rows, scale)
             shapes = jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), estimate.value
+                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), released.noised
             )
             rest = getattr(total, "rest", None)
             rest = () if rest is None else rest
             kept = io_callback(
                 lambda *met: witness.see(*met),
                 shapes,
-                total.value,
+                total.clipped,
                 rest,
                 noise,
-                estimate.value,
+                released.noised,
                 ordered=True,
             )
-            return PrivateEstimate(kept)
+            return NoisedSum(kept)
 
         return meets
 
     honest_min = adaptive.noisy_min
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(description, "_CALLBACK", re.compile("none"))  # the witness is one
-        patch.setattr(loop, "privatize", seen(loop.privatize))
-        patch.setattr(loop, "privatize_lattice", seen(loop.privatize_lattice))
-        patch.setattr(adaptive, "privatize", seen(adaptive.privatize))
+        patch.setattr(stepper, "add_noise", seen(stepper.add_noise))
+        patch.setattr(adaptive, "add_noise", seen(adaptive.add_noise))
         patch.setattr(adaptive, "noisy_min", lambda *a: witness.choose(honest_min, *a))
         jax.clear_caches()
         try:

@@ -15,7 +15,7 @@ from scipy.stats import norm
 import sordino
 from sordino import audit
 from sordino.audit import _onerun as onerun
-from sordino.audit._federated import audit_client, reference_agreement
+from sordino.audit._federated import audit_client
 from sordino.audit._intervals import equivalent_mu, hockey_stick, separation_interval
 from sordino.audit._membership import AttackScores, area, membership_report
 from sordino.audit._power import (
@@ -33,6 +33,7 @@ from sordino.audit._whitebox import Neighbours
 from sordino.parts._losses import Logistic
 from sordino.parts.contributions._contributions import Gradient
 from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu
+from tests.support.federated import reference_agreement
 
 SENTENCE = re.compile(
     r"No violation found\. Measured mu \d+\.\d{3} of the claim; a violation of [\d.,]+ % or more would "

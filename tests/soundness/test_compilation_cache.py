@@ -102,7 +102,7 @@ def test_no_row_of_a_users_loss_stays_on_disk(tmp_path: Path) -> None:
     found = run(tmp_path, "script.py", "rows.npy")
     assert leaked(rows, found) == 0
     assert sum(name.endswith("-cache") for name in found) > 5
-    assert any("run_chunk" in name for name in found)
+    assert any("scan_chunk" in name for name in found)
 
 
 def test_the_cache_works_for_the_next_process_and_leaves_jax_as_it_was(tmp_path: Path) -> None:

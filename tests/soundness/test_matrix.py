@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from sordino._base.keys import RunKey
 from sordino.app.cli._main import app
-from sordino.engine._loop import parameter_count
+from sordino.engine._noise import parameter_count
 from sordino.models._estimators import PrivateClassifier, PrivateRegressor
 from sordino.planning._plans import Plan
 from tests.soundness import doors

@@ -14,9 +14,11 @@ import pytest
 import sordino
 from sordino._base.errors import SordinoError
 from sordino._base.keys import RunKey
-from sordino.engine._loop import noise_block
+from sordino.engine._noise import noise_rows
 from sordino.engine._run import TrainingRun
+from sordino.engine._stepper import StepTable
 from sordino.parts._losses import LeastSquares, LinearLoss, Logistic, Softmax
+from sordino.parts.contributions._base import Batch
 from sordino.parts.contributions._gradient import VmapEvaluator
 from sordino.parts.contributions._linear import LinearEvaluator
 from sordino.parts.mechanisms._catalogue import fit_mechanism
@@ -221,11 +223,10 @@ def test_small_gammas_keep_the_bound(gamma: float, evaluator: str) -> None:
     stream = replace(stream, rule=plan.contribution.rule())
     X = jnp.zeros((4, 2)).at[0].set(1000.0)
     data, valid = stream.prepare((X, jnp.ones(4)), jnp.ones(4))
-    from sordino.engine._run import StepTable
-
     terms = {name: values[1] for name, values in StepTable.of(plan).terms.items()}
-    total = stream.contribution(jnp.ones(2), jnp.ones(2), data, valid, terms, jnp.int32(1))
-    length = np.linalg.norm(np.asarray(total.value, np.float64))
+    batch = Batch(data, valid)
+    total = stream.total(jnp.ones(2), jnp.ones(2), batch, terms, jnp.int32(1))
+    length = np.linalg.norm(np.asarray(total.clipped, np.float64))
     assert length <= float(plan.contribution.bounds(2)[0, 1])
 
 
@@ -262,8 +263,9 @@ def test_noise_is_correlated_in_full_precision(name: str) -> None:
     mechanism = fit_mechanism(name, plan.workload, plan.population.participation())
     run = TrainingRun(plan, Logistic(), np.zeros(3, np.float32), (np.ones((40, 3)), np.ones(40)),
               key=RunKey.from_insecure_seed(0))  # fmt: skip
-    jaxpr = jax.make_jaxpr(noise_block, static_argnums=(0, 1))(
-        run.program, 4, run._carry, mechanism, run._noise_key, np.int32(0)
+    source = replace(run.driver.noise.source, mechanism=mechanism)
+    jaxpr = jax.make_jaxpr(noise_rows, static_argnums=3)(
+        source, run.driver.noise.init(), np.int32(0), 4
     )
     found = _products(jaxpr.jaxpr)
     assert found
@@ -281,7 +283,7 @@ def test_sums_are_products_in_full_precision(loss: LinearLoss, rows: int) -> Non
     data, valid = linear.prepare((X, y), jnp.ones(rows))
 
     def products(stream: Any, batch: Any) -> list[Any]:
-        step = lambda p: stream.contribution(p, (), batch, valid, terms, 0)  # noqa: E731
+        step = lambda p: stream.total(p, (), Batch(batch, valid), terms, 0)  # noqa: E731
         return _products(jax.make_jaxpr(step)(params).jaxpr)
 
     # The first one makes logits, each row its own; what follows adds up rows.

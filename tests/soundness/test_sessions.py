@@ -124,13 +124,13 @@ def test_a_session_has_no_copies(make: Callable[[Any], Any]) -> None:
 def test_batches_of_any_size_have_one_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """f: widths were multiples of the planned size, which time told: 46 % of the steps had two."""
     widths = set()
-    honest = session_module.step_on
+    honest = session_module.compiled_step
 
-    def spied(program: Any, states: Any, batch: Any, mask: Any, *others: Any) -> Any:
-        widths.add(len(mask))
-        return honest(program, states, batch, mask, *others)
+    def spied(stepper: Any, state: Any, batch: Any, *others: Any) -> Any:
+        widths.add(len(batch.present))
+        return honest(stepper, state, batch, *others)
 
-    monkeypatch.setattr(session_module, "step_on", spied)
+    monkeypatch.setattr(session_module, "compiled_step", spied)
     plan = planned(recipe="dp-sgd", sampling="poisson", batch_size=20, epochs=10)
     undisturbed(plan)
     assert widths == {poisson_width(N, plan.population.rate)}
@@ -139,16 +139,16 @@ def test_batches_of_any_size_have_one_width(monkeypatch: pytest.MonkeyPatch) -> 
 def test_two_threads_take_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two threads in one session put one noise around two sums."""
     rows_of: list[np.ndarray] = []
-    honest = session_module.step_on
+    honest = session_module.compiled_step
     entered = threading.Barrier(2, timeout=0.5)
 
-    def slow(program: Any, states: Any, batch: Any, mask: Any, row: Any, *others: Any) -> Any:
+    def slow(stepper: Any, state: Any, batch: Any, row: Any, *others: Any) -> Any:
         rows_of.append(np.asarray(row))
         with contextlib.suppress(threading.BrokenBarrierError):
             entered.wait()
-        return honest(program, states, batch, mask, row, *others)
+        return honest(stepper, state, batch, row, *others)
 
-    monkeypatch.setattr(session_module, "step_on", slow)
+    monkeypatch.setattr(session_module, "compiled_step", slow)
     session = sordino.Session(planned(), Logistic(), START, insecure_seed=5)
     batches = [np.arange(4), np.arange(4, 8)]
     threads = [

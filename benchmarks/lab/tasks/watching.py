@@ -12,6 +12,7 @@ a private run releases anyway; nothing of the clean gradients is looked at.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +20,9 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.lab.seeds import SeededRuns
-from sordino import Plan, SordinoError
-from sordino.audit import audit_key
-from sordino.engine import chunk_starts
+from benchmarks.lab.seeds import TimedChunks
+from sordino import Plan, RunKey, SordinoError
+from sordino.engine import ManyRuns, State, TrainingRun, chunk_starts, mapped_groups
 from sordino.parts.contributions import Lagged
 from sordino.parts.updates import Descent, LaggedMomentumEstimate
 
@@ -52,14 +52,18 @@ def watch(
     plan: Plan, loss: Any, start: Any, data: tuple[Any, Any], *, first: int, count: int, points: int
 ) -> Seen:
     """Run `plan` with the seeds ``first .. first + count - 1``, and look at them `points` times."""
-    runs = _Watched(plan, loss, start, data, first=first, points=points)
-    trained = runs.train(first, count)
-    if trained.together != count:
+    run = TrainingRun(plan, loss, start, data, key=RunKey.from_insecure_seed(first))
+    length = -(-run.steps // min(points, run.steps))
+    starts = (*chunk_starts(run.steps, length, plan.mechanism.boundaries), run.steps)
+    seeds = tuple(range(first, first + count))
+    if len(mapped_groups(run, seeds)) != 1:
         raise SordinoError("these runs are too large to be watched together; take fewer seeds")
-    iterates, estimates = zip(*runs.seen, strict=True)
-    lagged = np.stack(runs.lagged) if runs.lagged else None
-    steps = tuple(runs.ends)
-    return Seen(steps, np.stack(iterates), np.stack(estimates), lagged, trained.cpu_seconds)
+    watched, began = _Watched(plan), time.process_time()
+    ManyRuns(run, seeds, starts).final_states(watched)
+    seconds = time.process_time() - began - watched.compiling
+    iterates, estimates = zip(*watched.seen, strict=True)
+    lagged = np.stack(watched.lagged) if watched.lagged else None
+    return Seen(starts[1:], np.stack(iterates), np.stack(estimates), lagged, seconds)
 
 
 def average_gradient(plan: Plan, state: Any, steps: int) -> Any:
@@ -77,29 +81,26 @@ def average_gradient(plan: Plan, state: Any, steps: int) -> Any:
     return jax.tree.map(lambda leaf: (1 - beta) * leaf, state.trace)
 
 
-class _Watched(SeededRuns):
-    """Runs that stop at evenly spaced steps."""
+class _Watched(TimedChunks):
+    """Chunks at whose ends the runs are looked at."""
 
-    def __init__(
-        self, plan: Plan, loss: Any, start: Any, data: tuple[Any, Any], *, first: int, points: int
-    ) -> None:
-        super().__init__(plan, loss, start, data, key=audit_key(0, first))
-        length = -(-self.steps // min(points, self.steps))
-        self._starts = [*chunk_starts(self.steps, length, plan.mechanism.breaks), self.steps]
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.plan = plan
         self.seen: list[tuple[Array, Array]] = []
         self.lagged: list[Array] = []
-        self.ends = self._starts[1:]
         self._done = 0
 
-    def _call(self, count: int, arguments: tuple[Any, ...]) -> Any:
-        carry = super()._call(count, arguments)
-        self._done += count
-        average = average_gradient(self.plan, carry.update_state, self._done)
-        self.seen.append((_rows(carry.params), _rows(average)))
+    def __call__(self, *arguments: Any) -> Any:
+        state: State
+        state, noise_state = super().__call__(*arguments)
+        self._done += arguments[2]
+        average = average_gradient(self.plan, state.update, self._done)
+        self.seen.append((_rows(state.params), _rows(average)))
         if isinstance(self.plan.contribution, Lagged):
             slot = self._done % self.plan.contribution.lag
-            self.lagged.append(_rows(jax.tree.map(lambda ring: ring[:, slot], carry.memory)))
-        return carry
+            self.lagged.append(_rows(jax.tree.map(lambda ring: ring[:, slot], state.memory)))
+        return state, noise_state
 
 
 def _rows(tree: Any) -> Array:

@@ -65,7 +65,7 @@ def test_groups_that_do_not_fit_memory_are_cut(
 ) -> None:
     plan = make_plan("dp-gd", BUDGET, {"steps": 5}, len(rows.train[1]))
     whole = train_seeds(plan, rows.loss, rows.start, rows.train, 0, 5)
-    monkeypatch.setattr("benchmarks.lab.seeds.MOST_ENTRIES", 500)
+    monkeypatch.setattr("sordino.engine._many.MOST_ENTRIES", 500)
     parts = train_seeds(plan, rows.loss, rows.start, rows.train, 0, 5)
     assert (whole.together, parts.together) == (5, 2)
     np.testing.assert_allclose(parts.params, whole.params, rtol=1e-5, atol=1e-6)

@@ -51,7 +51,7 @@ from sordino.audit._whitebox import (
     result_of,
 )
 from sordino.parts import LeastSquares
-from sordino.privacy import MIN_MU, Guarantee
+from sordino.privacy import MIN_MU, Adjacency, Guarantee
 from sordino.together.federated import (
     LEAK_UNITS,
     ROUNDED,
@@ -63,7 +63,6 @@ from sordino.together.federated import (
     LocalData,
     Reply,
     RoundRequest,
-    agree,
     insecure_secret,
     message_from_bytes,
 )
@@ -72,28 +71,10 @@ Integers = NDArray[np.int64]
 
 # One direction is enough to be told apart along; some more show what is not along it.
 DIMENSIONS = 4
-# Messages and mu of a reference agreement: so large a mu is measured to about 1 % by 10,000 runs.
-MESSAGES, MU = 10, 3.0
 # Blocks of a client whose examples are used again: all of them, one after the other.
 _BLOCKS = 3
 # How far the canary's gradient is beyond its clip, and how far a server's points are from the start.
 _BEYOND, _FAR = 1e6, 10.0
-
-
-def reference_agreement(**changes: Any) -> Agreement:
-    """A small agreement for audits: one client, 10 messages of 4 numbers, mu of 3.
-
-    `changes` are arguments of `sordino.together.federated._agreeing.agree`.
-    """
-    settings: dict[str, Any] = {
-        "clients": 1,
-        "parameters": DIMENSIONS,
-        "rounds": MESSAGES,
-        "mu": MU,
-        "delta": 1e-3,
-        "learning_rate": 0.1,
-    }
-    return agree(**(settings | changes))
 
 
 def audit_client(
@@ -142,7 +123,7 @@ class Transcripts:
 
     Attributes:
       messages: in lattice steps, int64 (runs, K, d); 0 beyond the last.
-      parents: index of the message whose noise each takes back, 0 for none (runs, K).
+      parents: index of the message whose noise each cancels, 0 for none (runs, K).
       points, previous: that it was asked at, float32 (runs, K, d).
       rounds: t of each (runs, K).
       sent: how many there are (runs,).
@@ -202,7 +183,7 @@ class ClientNeighbours:
         small = replace(agreement, parameters=min(agreement.parameters, DIMENSIONS))
         start = np.zeros(small.parameters, np.float32)
         kind = ClientEvaluator.of(small, LeastSquares(), start)
-        without = -1.0 if small.adjacency == "replace-one" else 0.0
+        without = -1.0 if small.adjacency == Adjacency.REPLACE_ONE else 0.0
         worlds = tuple(
             Client(
                 small.clients[0],
@@ -254,27 +235,27 @@ class ClientNeighbours:
         claimed = self.agreement.guarantee
         if self.unit == self.agreement.unit:
             return claimed
-        spent = max(float(result.spent.max()) for result in runs)
+        spent = max(float(world.spent.max()) for world in runs)
         return replace(claimed, gaussian_mu=float(np.sqrt(spent)), unit=self.unit)
 
     def transcripts(self, world: int, seed: int, runs: int, adaptive: bool = True) -> Transcripts:
         """So many runs of the real client against the server."""
         client = self.worlds[world]
-        result = Transcripts.empty(runs, self.agreement.cap, self.agreement.parameters)
+        transcripts = Transcripts.empty(runs, self.agreement.cap, self.agreement.parameters)
         for run in range(runs):
             secret = insecure_secret(seed, f"audit/{run}")
             chance = np.random.default_rng([seed, run])
             needed = self.message if self.unit == "example" else self.agreement.cap
             server = _AuditedServer(self.agreement, adaptive, needed, chance)
-            self._run(client, client.begin(secret), server, result, run)
-        return result
+            self._run(client, client.begin(secret), server, transcripts, run)
+        return transcripts
 
     def _run(
         self,
         client: Client,
         state: ClientState,
         server: _AuditedServer,
-        found: Transcripts,
+        transcripts: Transcripts,
         run: int,
     ) -> None:
         for turn in range(1, 4 * self.agreement.cap + 1):
@@ -287,22 +268,25 @@ class ClientNeighbours:
             # As it would come over the network.
             reply = message_from_bytes(answer.to_bytes())
             assert isinstance(reply, Reply)
-            place = found.sent[run]
-            found.messages[run, place] = reply.values
-            found.parents[run, place] = request.committed
-            found.points[run, place], found.previous[run, place] = request.point, request.previous
-            found.rounds[run, place] = request.round
-            found.sent[run] += 1
+            place = transcripts.sent[run]
+            transcripts.messages[run, place] = reply.values
+            transcripts.parents[run, place] = request.committed
+            transcripts.points[run, place], transcripts.previous[run, place] = (
+                request.point,
+                request.previous,
+            )
+            transcripts.rounds[run, place] = request.round
+            transcripts.sent[run] += 1
             server.received(reply.values)
         own = state.account if self.unit == self.agreement.unit else state.other
-        found.spent[run] = own.mu_squared
+        transcripts.spent[run] = own.mu_squared
 
     def means(self, runs: Transcripts) -> tuple[Integers, Integers]:
         """s of either world at the requests of some runs, int64 (runs, K, d)."""
         shape = runs.messages.shape
-        result = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        means = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         for place in range(int(runs.sent.max(initial=0))):
-            for client, totals in zip(self.worlds, result, strict=True):
+            for client, totals in zip(self.worlds, means, strict=True):
                 block = client.next_block(place + 1)
                 if block < 0:
                     continue
@@ -320,7 +304,7 @@ class ClientNeighbours:
                     terms,
                     np.float32(self.agreement.batch),
                 )
-        return result
+        return means
 
     def ratios(self, runs: Transcripts) -> Array:
         """The log-likelihood ratio of each run that the agreement implies (runs,)."""
@@ -404,7 +388,7 @@ class _AuditedServer:
         self._round = 1
         zero = np.zeros(agreement.parameters, np.float32)
         self._point, self._previous = zero, zero
-        self._patient = True
+        self._may_retry = True
 
     def request(self, turn: int) -> RoundRequest:
         return RoundRequest(
@@ -419,7 +403,7 @@ class _AuditedServer:
     def received(self, values: NDArray[Any]) -> None:
         """What to ask next, in view of an answer."""
         self._index += 1
-        self._patient = True
+        self._may_retry = True
         last = self._agreement.rounds
         if not self._adaptive:
             self._committed = self._index
@@ -438,9 +422,9 @@ class _AuditedServer:
 
     def refused(self) -> bool:
         """Whether another request may be worth it."""
-        if not self._adaptive or not self._patient or self._committed == self._index:
+        if not self._adaptive or not self._may_retry or self._committed == self._index:
             return False
-        self._committed, self._patient = self._index, False
+        self._committed, self._may_retry = self._index, False
         return True
 
 
@@ -489,11 +473,11 @@ def _totals(
         weights = dict.fromkeys(terms, None)
 
     def one(point: Any, before: Any, numbers: Any) -> Any:
-        return kind.total(point, before, rows, mask, numbers, batch).value
+        return kind.total(point, before, rows, mask, numbers, batch).clipped
 
     return jax.vmap(one, in_axes=(0, 0, weights))(points, previous, dict(terms))
 
 
 def _rho(noise: Integers, leak: int) -> Integers:
-    """What the agreement says is taken back: ``floor(leak y + 1/2)``."""
+    """What the agreement says is cancelled: ``floor(leak y + 1/2)``."""
     return (noise * leak + LEAK_UNITS // 2) >> 16

@@ -29,7 +29,7 @@ from jax.flatten_util import ravel_pytree
 
 from sordino._base.errors import SordinoError, require_count, require_fraction, require_positive
 from sordino.audit._canary import planned_precision, planned_scale
-from sordino.audit._recording import Recording, secret_batches
+from sordino.audit._recording import Recording, audit_seeds
 from sordino.audit._whitebox import (
     CONFIDENCE,
     RUNS,
@@ -44,13 +44,13 @@ from sordino.audit._whitebox import (
     result_of,
     stated_delta,
 )
-from sordino.engine import Constants, Program, StepInputs, batch_of_step
+from sordino.engine import Records, Slices, StepNow, Stepper, batch_at, secret_batches
 from sordino.parts import POISSON, batch_indices
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan
-from sordino.privacy import MIN_MU
+from sordino.privacy import MIN_MU, Adjacency
 
-REPLACE = "replace-one"
+REPLACE = Adjacency.REPLACE_ONE
 # Rows that are tried when the worst one is looked for.
 MOST_ROWS = 2000
 
@@ -150,9 +150,8 @@ class OwnNeighbours:
             picked = None
             if self.plan.population.is_secret:
                 steps = recording.steps
-                drawn = secret_batches(
-                    self.plan.population, seed, begin, recording.at_once(), 0, steps
-                )
+                seeds = audit_seeds(seed, begin, recording.at_once())
+                drawn = secret_batches(self.plan.population, seeds, 0, steps)
                 picked = tuple(part[: len(sums)] for part in drawn)
             base, shift = self.means(points, picked)
             if seen is not None:
@@ -163,14 +162,15 @@ class OwnNeighbours:
     def means(self, points: Any, picked: Any = None) -> tuple[Array, Array]:
         """``u0`` and ``u1 - u0`` at the points of some runs, float64 (runs, steps, channels, d)."""
         without, having = self.worlds
-        shape = (len(points), having.steps, having.program.channels, -1)
+        shape = (len(points), having.steps, having.stepper.channels, -1)
         means = _means(
-            having.program,
-            (having.sources, without.sources),
+            having.stepper,
+            having.driver.batches.slices,
+            (having.records, without.records),
             jnp.asarray(points),
             having.point,
-            having._constants,
-            having.inputs(),
+            having.table(),
+            having.public_batches(),
             np.int32(self.example),
             picked,
         )
@@ -182,8 +182,8 @@ class OwnNeighbours:
     def _furthest(self, base: Array, shift: Array) -> Moved:
         """The run and step in which the row moves a sum furthest (runs, steps, channels, d)."""
         sizes = np.abs(base).sum(axis=-1)
-        result = [furthest(self.plan, *one) for one in zip(shift, sizes, strict=True)]
-        return max(result, key=lambda moved: moved.ratio - moved.rounding)
+        moves = [furthest(self.plan, *one) for one in zip(shift, sizes, strict=True)]
+        return max(moves, key=lambda moved: moved.ratio - moved.rounding)
 
     def _ratio(self, sums: Array, base: Array, shift: Array) -> Array:
         rest = sums - base
@@ -253,43 +253,40 @@ def worst_row(recording: Recording) -> int:
     return int(np.argmax(energies))
 
 
-@partial(jax.jit, static_argnames=("program",))
+@partial(jax.jit, static_argnames=("stepper", "slices"))
 def _means(
-    program: Program,
-    sources: Any,
+    stepper: Stepper,
+    slices: Slices | None,
+    worlds: tuple[Records, Records],
     points: jax.Array,
     like: Any,
-    constants: Constants,
-    inputs: StepInputs,
+    table: StepNow,
+    public: Any,
     example: jax.Array,
     picked: Any,
 ) -> tuple[jax.Array, jax.Array]:
     """The clipped sums with the example and without it, at given points (runs, steps, channels d)."""
     _, unravel = ravel_pytree(like)
-    having, without = sources
+    evaluator = stepper.evaluator
 
     def one(run: jax.Array, drawn: Any) -> tuple[jax.Array, jax.Array]:
         def step(memory: Any, row: Any) -> tuple[Any, Any]:
-            point, now, own = row
+            point, now, shared, own = row
             params = unravel(point)
-            result = []
-            for (data, valid), there in ((having, 1.0), (without, 0.0)):
+            sums = []
+            for records, there in zip(worlds, (1.0, 0.0), strict=True):
                 if own is None:
-                    batch, mask = batch_of_step(program, data, valid, constants, now)
+                    batch = batch_at(slices, records, now.t, shared)
                 else:
                     # Secret batches: those of the others are known; the example is put in or not.
                     indices, present = own
                     others = present * (indices != example)
-                    indices = jnp.append(indices, example)
-                    rows = jax.tree.map(lambda leaf, at=indices: leaf[at], data)
-                    batch, mask = rows, jnp.append(others, there) * valid[indices]
-                total = program.stream.contribution(
-                    params, memory, batch, mask, now.terms, now.step
-                )
-                result.append(ravel_pytree(total.value)[0])
-            return program.stream.remember(memory, params, now.step), tuple(result)
+                    batch = records.take(jnp.append(indices, example), jnp.append(others, there))
+                total = evaluator.total(params, memory, batch, now.terms, now.t)
+                sums.append(ravel_pytree(total.clipped)[0])
+            return evaluator.remember(memory, params, now.t), tuple(sums)
 
-        start = program.stream.start(unravel(run[0]))
-        return jax.lax.scan(step, start, (run, inputs, drawn))[1]
+        start = evaluator.init(unravel(run[0]))
+        return jax.lax.scan(step, start, (run, table, public, drawn))[1]
 
     return jax.vmap(one, in_axes=(0, None if picked is None else 0))(points, picked)

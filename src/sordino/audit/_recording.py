@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,22 +20,15 @@ from numpy.typing import NDArray
 
 from sordino._base.keys import RunKey
 from sordino.engine import (
-    Carry,
-    Constants,
-    Program,
-    StepInputs,
+    ManyRuns,
+    Records,
+    StepNow,
     TrainingRun,
     as_records,
-    carry_of,
     check_rows,
-    load_data,
     parameter_count,
-    run_chunk,
-    start_states,
 )
-from sordino.parts import Population, batch_indices, public_order
-from sordino.parts.mechanisms import KEY_WORDS, LatticeNoise, Mechanism, Variances
-from sordino.parts.mechanisms import threefry_keys as keys_from
+from sordino.parts import public_order
 from sordino.parts.updates import StepInfo, Update
 from sordino.planning import Plan
 from sordino.privacy import PrivateEstimate
@@ -106,53 +98,55 @@ class Recording(TrainingRun):
             regularizer=regularizer,
             driver="scan",
         )
-        channels = plan.contribution.channels
-        recorded = Recorded(self.program.update, self.steps, channels)
-        self.program = replace(self.program, update=recorded)
-        point = self._carry.params
-        states = (point, *start_states(self.program, point))
-        self._carry = carry_of(states, self._carry.noise_state)
-        self.size = parameter_count(point)
-        reordered = self.program.sliced and not plan.population.is_full_batch
+        self.size = parameter_count(self.state.params)
+        recorded = Recorded(self.stepper.update, self.steps, plan.contribution.channels)
+        self.driver = replace(self.driver, stepper=replace(self.stepper, update=recorded))
+        self.state = self.stepper.init(self.state.params)
+        reordered = self.driver.batches.slices is not None and not plan.population.is_full_batch
         self._order = public_order(plan.population) if reordered else None
+
+    def _with(self, **parts: Any) -> Recording:
+        """The same run with other parts of its driver."""
+        other = copy(self)
+        other.driver = replace(self.driver, **parts)
+        return other
 
     def silenced(self) -> Recording:
         """The same run without noise: what is left are the clipped sums themselves."""
-        other = copy(self)
-        quiet = np.zeros_like(self._schedule.noise_stds)
-        other._schedule = replace(self._schedule, noise_stds=quiet)
-        return other
+        quiet = np.zeros_like(self.driver.table.noise_stds)
+        return self._with(table=replace(self.driver.table, noise_stds=quiet))
 
     def on(self, data: Any) -> Recording:
         """The same run, and the same compiled program, on other data."""
         check_rows(self.plan, data)
-        other = copy(self)
-        other._data, other._valid = load_data(self.program, self.plan.population, as_records(data))
-        return other
+        records = self.driver.batches.load(self.stepper.evaluator, as_records(data))
+        return self._with(records=records)
 
     def without(self, row: int) -> Recording:
         """The same run with one row's contributions replaced by zero (zero-out adjacency)."""
-        other = copy(self)
         place = row if self._order is None else int(np.flatnonzero(self._order == row)[0])
-        other._valid = self._valid.at[place].set(0.0)
-        return other
+        records = self.records
+        return self._with(records=records._replace(valid=records.valid.at[place].set(0.0)))
 
     @property
-    def sources(self) -> tuple[Any, jax.Array]:
+    def records(self) -> Records:
         """Prepared data and the mask of valid rows, in the order of the batches."""
-        return self._data, self._valid
+        return self.driver.records
 
     @property
     def point(self) -> Any:
         """Parameters before the first step."""
-        return self._carry.params
+        return self.state.params
 
-    def inputs(self) -> StepInputs:
-        """The numbers of all steps; reshuffled batches with their rows."""
-        picked = None
-        if not self.program.sliced and not self.plan.population.is_secret:
-            picked = batch_indices(self.plan.population, self.key, 0, self.steps)
-        return self._schedule.inputs(0, self.steps, picked)
+    def table(self) -> StepNow:
+        """The numbers of all steps."""
+        return self.driver.table.rows(0, self.steps)
+
+    def public_batches(self) -> Any:
+        """The rows of all steps, where batches are public and no slices."""
+        if self.plan.population.is_secret:
+            return None
+        return self.driver.batches.picked(self.key, 0, self.steps)
 
     def at_once(self) -> int:
         """How many runs are mapped together."""
@@ -166,111 +160,23 @@ class Recording(TrainingRun):
         # Every batch is equally wide, so that one program serves them all.
         width = self.at_once()
         for begin in range(0, runs, width):
-            sums, points = self._batch(seed, begin, width)
+            sums, points = self._batch(audit_seeds(seed, begin, width))
             yield Releases(sums[: runs - begin], points[: runs - begin])
 
-    def _lattice_noise_of(self, key: RunKey) -> LatticeNoise:
-        """The discrete noise of another key's run."""
-        size = self.size * self.plan.contribution.channels
-        return LatticeNoise(self.plan.mechanism, self._variances, size, key.derive)
-
-    @cached_property
-    def _variances(self) -> Variances:
-        return self.plan.noise_variances()
-
-    def _lattice_rows(self, sources: list[LatticeNoise], first: int, end: int) -> NDArray[np.int32]:
-        """The runs' discrete noise for a chunk of steps, int32 (runs, steps, channels x d)."""
-        rows = np.stack([source.rows(first, end - first) for source in sources])
-        return rows if self._schedule.noise_stds.any() else np.zeros_like(rows)
-
-    def _batch(self, seed: int, begin: int, width: int) -> Releases:
-        keys = audit_noise_keys(seed, begin, width)
-        lattice = None
-        if self.plan.lattice is not None:
-            lattice = [
-                self._lattice_noise_of(audit_key(seed, i)) for i in range(begin, begin + width)
-            ]
-        carry: Any = jax.tree.map(
-            lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), (width, *np.shape(leaf))), self._carry
-        )
-        for first, end in zip(self._starts[:-1], self._starts[1:], strict=True):
-            picked, mapped = None, None
-            if self.plan.population.is_secret:
-                picked = secret_batches(
-                    self.plan.population, seed, begin, width, first, end - first
-                )
-                mapped = 0
-            elif not self.program.sliced:
-                picked = batch_indices(self.plan.population, self.key, first, end - first)
-            carry = _map_chunk(
-                self.program,
-                end - first,
-                mapped,
-                carry,
-                self._data,
-                self._valid,
-                self.plan.mechanism,
-                keys if lattice is None else self._lattice_rows(lattice, first, end),
-                self._constants,
-                self._schedule.inputs(first, end - first, None),
-                picked,
-            )
-        _, values, points = carry.update_state
-        sums = np.asarray(values).reshape(width, self.steps, -1, self.size)
-        sums = sums * np.asarray(self._schedule.divisors)[:, None, None]
+    def _batch(self, seeds: tuple[int, ...]) -> Releases:
+        silent = not self.driver.table.noise_stds.any()
+        many = ManyRuns(self, seeds, tuple(self.starts), silent=silent)
+        _, values, points = many.final_states().update
+        sums = np.asarray(values).reshape(len(seeds), self.steps, -1, self.size)
+        sums = sums * np.asarray(self.driver.table.divisors)[:, None, None]
         return Releases(sums, np.asarray(points))
 
 
-@partial(jax.jit, static_argnames=("program", "count", "mapped"))
-def _map_chunk(
-    program: Program,
-    count: int,
-    mapped: int | None,
-    carry: Carry,
-    data: Any,
-    valid: jax.Array,
-    mechanism: Mechanism,
-    keys: jax.Array,
-    constants: Constants,
-    inputs: StepInputs,
-    picked: Any,
-) -> Carry:
-    """`run_chunk` of every run."""
-
-    def one(carry: Carry, key: jax.Array, picked: Any) -> Carry:
-        now = inputs._replace(picked=picked)
-        return run_chunk(program, count, carry, data, valid, mechanism, key, constants, now)
-
-    return jax.vmap(one, in_axes=(0, 0, mapped))(carry, keys, picked)
+def audit_seeds(seed: int, begin: int, count: int) -> tuple[int, ...]:
+    """The seeds of runs ``begin .. begin + count - 1`` of an audit."""
+    return tuple((seed << 32) + i for i in range(begin, begin + count))
 
 
 def audit_key(seed: int, i: int) -> RunKey:
     """The key of run i of an audit."""
     return RunKey.from_insecure_seed((seed << 32) + i)
-
-
-@lru_cache(maxsize=32)
-def audit_noise_keys(seed: int, begin: int, count: int) -> jax.Array:
-    """The keys of `gaussian_key(RunKey, "gradient")` for some runs, as one array (count,)."""
-    size = 4 * KEY_WORDS
-    secrets = [
-        audit_key(seed, i).derive("noise/gradient")[:size] for i in range(begin, begin + count)
-    ]
-    return keys_from(np.frombuffer(b"".join(secrets), "<u4").reshape(count, KEY_WORDS))
-
-
-@lru_cache(maxsize=32)
-def secret_batches(
-    population: Population, seed: int, begin: int, count: int, first: int, steps: int
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """The secret batches of some runs: indices and mask (count, steps, width)."""
-    drawn = [
-        batch_indices(population, audit_key(seed, i), first, steps)
-        for i in range(begin, begin + count)
-    ]
-    width = max(indices.shape[1] for indices, _ in drawn)
-
-    def joined(parts: list[Any]) -> Any:
-        return np.stack([np.pad(p, ((0, 0), (0, width - p.shape[1]))) for p in parts])
-
-    return joined([indices for indices, _ in drawn]), joined([mask for _, mask in drawn])

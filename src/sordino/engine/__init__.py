@@ -11,15 +11,25 @@ from typing import TYPE_CHECKING
 from sordino._base.lazy import lazy_names
 
 __all__ = [
+    "DrawnRows",
+    "Driver",
+    "GaussianNoise",
     "KeyStore",
+    "NoiseSource",
     "Result",
     "RunKey",
     "Session",
     "Snapshot",
     "Source",
+    "State",
+    "StepNow",
+    "Stepper",
+    "add_noise",
     "influence",
     "ledger",
+    "stepper_of",
     "train",
+    "train_many",
 ]
 
 if TYPE_CHECKING:
@@ -31,30 +41,39 @@ if TYPE_CHECKING:
     from sordino.engine._charging import Source as Source
     from sordino.engine._checkpoint import read_progress as read_progress
     from sordino.engine._compilation import compilation_cache as compilation_cache
+    from sordino.engine._drivers import Driver as Driver
+    from sordino.engine._drivers import chunk_starts as chunk_starts
+    from sordino.engine._drivers import total_of_rows as total_of_rows
     from sordino.engine._entry import as_parameters as as_parameters
     from sordino.engine._entry import as_records as as_records
     from sordino.engine._entry import check_rows as check_rows
     from sordino.engine._entry import row_count as row_count
-    from sordino.engine._loop import Carry as Carry
-    from sordino.engine._loop import Constants as Constants
-    from sordino.engine._loop import Program as Program
-    from sordino.engine._loop import StepInputs as StepInputs
-    from sordino.engine._loop import batch_of_step as batch_of_step
-    from sordino.engine._loop import carry_of as carry_of
-    from sordino.engine._loop import chunk_starts as chunk_starts
-    from sordino.engine._loop import parameter_count as parameter_count
-    from sordino.engine._loop import prepare_data as prepare_data
-    from sordino.engine._loop import run_chunk as run_chunk
-    from sordino.engine._loop import start_states as start_states
-    from sordino.engine._loop import step_on_sum as step_on_sum
-    from sordino.engine._loop import sum_of_rows as sum_of_rows
+    from sordino.engine._many import ManyRuns as ManyRuns
+    from sordino.engine._many import can_be_mapped as can_be_mapped
+    from sordino.engine._many import map_chunk as map_chunk
+    from sordino.engine._many import mapped_groups as mapped_groups
+    from sordino.engine._many import outputs as outputs
+    from sordino.engine._many import secret_batches as secret_batches
+    from sordino.engine._many import train_many as train_many
+    from sordino.engine._noise import DrawnRows as DrawnRows
+    from sordino.engine._noise import GaussianNoise as GaussianNoise
+    from sordino.engine._noise import Layout as Layout
+    from sordino.engine._noise import NoiseSource as NoiseSource
+    from sordino.engine._noise import parameter_count as parameter_count
+    from sordino.engine._records import Records as Records
+    from sordino.engine._records import Slices as Slices
+    from sordino.engine._records import batch_at as batch_at
+    from sordino.engine._records import prepare as prepare
     from sordino.engine._recovery import forget as forget
-    from sordino.engine._run import StepTable as StepTable
+    from sordino.engine._release import add_noise as add_noise
     from sordino.engine._run import TrainingRun as TrainingRun
-    from sordino.engine._run import load_data as load_data
-    from sordino.engine._run import make_stream as make_stream
-    from sordino.engine._run import penalty_of as penalty_of
     from sordino.engine._session import Session as Session
+    from sordino.engine._stepper import State as State
+    from sordino.engine._stepper import StepNow as StepNow
+    from sordino.engine._stepper import Stepper as Stepper
+    from sordino.engine._stepper import StepTable as StepTable
+    from sordino.engine._stepper import compiled_apply as compiled_apply
+    from sordino.engine._stepper import stepper_of as stepper_of
     from sordino.engine._train import Result as Result
     from sordino.engine._train import Snapshot as Snapshot
     from sordino.engine._train import train as train

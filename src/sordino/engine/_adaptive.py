@@ -32,21 +32,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from sordino._base.errors import PlanMismatchError, SordinoError, require_choice
 from sordino._base.keys import RunKey
 from sordino.engine._entry import as_parameters, as_records, check_rows
-from sordino.engine._loop import prepare_data
-from sordino.engine._run import CHECKPOINTS, DRIVERS, POINTS, PublicState, make_stream
+from sordino.engine._noise import Layout
+from sordino.engine._records import Records, prepare
+from sordino.engine._release import add_noise, estimate_of
+from sordino.engine._run import CHECKPOINTS, DRIVERS, POINTS, PublicState
+from sordino.engine._stepper import evaluator_of
 from sordino.parts import LinearLoss, even_width, float32_down
-from sordino.parts.contributions import Evaluator, LinearEvaluator, VmapEvaluator
-from sordino.parts.mechanisms import gaussian_key, privatize, standard_normal_rows
+from sordino.parts.contributions import Batch, Evaluator, LinearEvaluator, VmapEvaluator
+from sordino.parts.mechanisms import gaussian_key, standard_normal_rows
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import FLOAT32_MARGIN, Plan, float32_up
 from sordino.privacy import (
     UNIT_BITS,
+    Adjacency,
     BudgetExhausted,
     ClippedSum,
     PrivacyFilter,
@@ -99,10 +102,10 @@ class AdaptiveRun:
         data = as_records(data if isinstance(data, tuple) else (data,))
         check_rows(plan, data)
         params = as_parameters(params)
-        stream = make_stream(plan, loss, params, data, microbatch_size)
-        if not isinstance(stream, VmapEvaluator | LinearEvaluator):
+        evaluator = evaluator_of(plan, loss, params, data, microbatch_size)
+        if not isinstance(evaluator, VmapEvaluator | LinearEvaluator):
             raise SordinoError(
-                f"{plan.recipe} evaluates the loss along each step, and a stream of your own has "
+                f"{plan.recipe} evaluates the loss along each step, and an evaluator of your own has "
                 "none; give the loss of one example"
             )
         if plan.population.examples > MOST_EXAMPLES:
@@ -110,17 +113,15 @@ class AdaptiveRun:
                 f"{plan.recipe} sums losses exactly for at most {MOST_EXAMPLES:,} examples, got "
                 f"{plan.population.examples:,}"
             )
-        self._stream: VmapEvaluator | LinearEvaluator = stream
+        self._evaluator: VmapEvaluator | LinearEvaluator = evaluator
         self.plan, self.key, self.steps = plan, key, plan.population.steps
         self.trace: tuple[Mapping[str, float], ...] = ()
-        self._penalty = _penalty(self._stream.loss, regularizer)
+        self._penalty = _penalty(self._evaluator.loss, regularizer)
         self._schedule = plan.schedule
-        self._kappa = 2 if plan.guarantee.adjacency == "replace-one" else 1
+        self._kappa = Adjacency(plan.guarantee.adjacency).factor
         self._noise_key = gaussian_key(key, "gradient")
         self._length = max(1, -(-self.steps // (CHECKPOINTS if checkpointed else POINTS)))
-        self._data, self._valid = prepare_data(
-            self._stream, data, rows=even_width(plan.population.examples)
-        )
+        self._records = prepare(self._evaluator, data, rows=even_width(plan.population.examples))
         self._params = jax.tree.map(jnp.array, params)
         self._budget = self._schedule.budget()
         self._total = self._budget.total
@@ -194,7 +195,7 @@ class AdaptiveRun:
 
     def hold(self, text: str) -> None:
         """Run what the compiler's input of this digest says, and nothing that was compiled before."""
-        self._stream = replace(self._stream, program=text)
+        self._evaluator = replace(self._evaluator, program=text)
 
     def lowered(self) -> str:
         """The compiler's input for one gradient and one line search."""
@@ -202,9 +203,9 @@ class AdaptiveRun:
         sizes = np.zeros(self._schedule.candidates, np.float32)
         terms = (clip, one, self._noise_key, np.uint32(0), one)
         programs = [
-            noisy_gradient.lower(self._stream, self._params, self._data, self._valid, *terms),
+            noisy_gradient.lower(self._evaluator, self._params, self._records, *terms),
             clipped_losses.lower(
-                self._stream, self._params, self._params, sizes, self._data, self._valid, clip
+                self._evaluator, self._params, self._params, sizes, self._records, clip
             ),
         ]
         if self._penalty is not None:
@@ -247,10 +248,9 @@ class AdaptiveRun:
         index, self._queries = self._queries, self._queries + 1
         std = float32_up(sigma * FLOAT32_MARGIN * self.plan.clip)
         return noisy_gradient(
-            self._stream,
+            self._evaluator,
             self._params,
-            self._data,
-            self._valid,
+            self._records,
             float32_down(self.plan.clip),
             np.float32(std),
             self._noise_key,
@@ -268,7 +268,7 @@ class AdaptiveRun:
             values = penalties(self._penalty, self._params, direction, sizes)
             offsets = np.asarray(values, np.float64) * self.plan.divisor
         sums = clipped_losses(
-            self._stream, self._params, direction, sizes, self._data, self._valid, np.float32(clip)
+            self._evaluator, self._params, direction, sizes, self._records, np.float32(clip)
         )
         return noisy_min(
             _exact(sums) * (clip / LEVELS) + offsets,
@@ -277,12 +277,11 @@ class AdaptiveRun:
         )
 
 
-@partial(jax.jit, static_argnames=("stream",))
+@partial(jax.jit, static_argnames=("evaluator",))
 def noisy_gradient(
-    stream: Evaluator,
+    evaluator: Evaluator,
     params: Any,
-    data: Any,
-    valid: jax.Array,
+    records: Records,
     clip: Any,
     noise_std: Any,
     key: jax.Array,
@@ -290,10 +289,11 @@ def noisy_gradient(
     divisor: Any,
 ) -> PrivateEstimate:
     """``(sum of clipped gradients + noise) / divisor``; the noise is row `index` of the key's."""
-    total = stream.contribution(params, stream.start(params), data, valid, {"clip": clip}, index)
-    flat, unravel = ravel_pytree(total.value)
-    noise = standard_normal_rows(key, index, 1, flat.size)[0] * noise_std
-    return privatize(total, unravel(noise), divisor)
+    batch = Batch(records.data, records.valid)
+    total = evaluator.total(params, evaluator.init(params), batch, {"clip": clip}, index)
+    layout = Layout.of(params)
+    row = layout.cut(standard_normal_rows(key, index, 1, layout.size)[0])
+    return estimate_of(add_noise(total, row, noise_std[None]), divisor)
 
 
 @jax.jit
@@ -326,14 +326,13 @@ def penalties(penalty: Penalty, params: Any, direction: Any, sizes: Any) -> jax.
     return jax.vmap(lambda size: penalty(moved(params, direction, size)))(sizes)
 
 
-@partial(jax.jit, static_argnames=("stream",))
+@partial(jax.jit, static_argnames=("evaluator",))
 def clipped_losses(
-    stream: VmapEvaluator | LinearEvaluator,
+    evaluator: VmapEvaluator | LinearEvaluator,
     params: Any,
     direction: Any,
     sizes: Any,
-    data: Any,
-    valid: jax.Array,
+    records: Records,
     objective_clip: Any,
 ) -> ClippedSum:
     """Sums of the examples' losses at each candidate, each loss a whole number in ``[0, LEVELS]``.
@@ -341,30 +340,30 @@ def clipped_losses(
     As (candidates, 2): high and low bytes. A loss that is not a number counts as the largest, so
     that no line search is drawn to where the model breaks down.
     """
-    losses = _losses_along(stream, params, direction, data)
+    losses = _losses_along(evaluator, params, direction, records.data)
 
     def sums(size: jax.Array) -> jax.Array:
         share = losses(size).astype(jnp.float32) / objective_clip
         share = jnp.clip(jnp.where(jnp.isnan(share), 1.0, share), 0.0, 1.0)
-        units = jnp.where(valid > 0, jnp.round(share * LEVELS), 0.0).astype(jnp.uint32)
+        units = jnp.where(records.valid > 0, jnp.round(share * LEVELS), 0.0).astype(jnp.uint32)
         return jnp.stack([jnp.sum(units >> 8), jnp.sum(units & 255)])
 
     return ClippedSum(jax.lax.map(sums, sizes))
 
 
 def _losses_along(
-    stream: VmapEvaluator | LinearEvaluator, params: Any, direction: Any, data: Any
+    evaluator: VmapEvaluator | LinearEvaluator, params: Any, direction: Any, data: Any
 ) -> Callable[[jax.Array], jax.Array]:
     """All examples' losses as a function of the step size."""
-    if isinstance(stream, LinearEvaluator):
-        linear = stream.loss
+    if isinstance(evaluator, LinearEvaluator):
+        linear = evaluator.loss
         X, y, _ = data
         # Logits are linear in the weights: two products serve all candidates.
         here, along = (linear.logits(w.astype(jnp.float32), X) for w in (params, direction))
         return lambda size: linear.values(here - size * along, y)
-    loss = stream.loss
+    loss = evaluator.loss
     count = jax.tree.leaves(data)[0].shape[0]
-    together = min(stream.microbatch or count, count)
+    together = min(evaluator.microbatch or count, count)
 
     def at(size: jax.Array) -> jax.Array:
         candidate = moved(params, direction, size)
@@ -375,7 +374,7 @@ def _losses_along(
 
 def _exact(sums: ClippedSum) -> NDArray[np.float64]:
     """The sums in float64, where they are exact."""
-    parts = np.asarray(sums.value, np.float64)
+    parts = np.asarray(sums.clipped, np.float64)
     return parts[:, 0] * 256 + parts[:, 1]
 
 

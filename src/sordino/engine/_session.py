@@ -29,22 +29,22 @@ from sordino._base.errors import PlanMismatchError, SordinoError
 from sordino._base.keys import RunKey, run_key_of
 from sordino._base.keystore import KeyStore
 from sordino.engine._charging import LedgerAccount
+from sordino.engine._drivers import chunk_starts
 from sordino.engine._entry import as_parameters, as_records, row_count
-from sordino.engine._loop import (
-    Constants,
-    Program,
-    carry_of,
-    chunk_starts,
-    noise_block,
-    parameter_count,
-    start_states,
-    step_on,
+from sordino.engine._noise import Layout, noise_rows, run_noise
+from sordino.engine._run import chosen_step
+from sordino.engine._stepper import (
+    State,
+    Stepper,
+    StepTable,
+    compiled_step,
+    evaluator_of,
+    update_of,
 )
-from sordino.engine._run import StepTable, lattice_noise, make_stream, penalty_of
 from sordino.engine._train import Result
 from sordino.engine.ledger._ledger import Ledger
 from sordino.parts import FIXED, batch_indices, even_width, public_order
-from sordino.parts.mechanisms import gaussian_key
+from sordino.parts.contributions import Batch
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan
 from sordino.privacy import require_one_row
@@ -79,22 +79,17 @@ class Session:
             )
         plan.verify()
         self.plan = plan
-        self._loss, self._microbatch = loss, microbatch_size
         self._key = run_key_of(run_key, insecure_seed)
-        self._update = plan.update.build(
-            plan.contribution, optimizer=optimizer, penalty=penalty_of(loss, regularizer)
-        )
-        self._schedule = StepTable.of(plan)
+        self._loss, self._microbatch = loss, microbatch_size
+        self._update = update_of(plan, loss, optimizer, regularizer)
+        self._table = StepTable.of(plan, chosen_step(self._key, plan.population.steps))
         params = jax.tree.map(lambda leaf: np.array(leaf, copy=True), as_parameters(params))
-        self._size = parameter_count(params) * plan.contribution.channels
-        self._lattice_noise = lattice_noise(plan, self._size, self._key)
-        self._noise_state = plan.mechanism.start(self._size) if self._lattice_noise is None else ()
-        self._noise_key = gaussian_key(self._key, "gradient")
+        self._noise = run_noise(plan, Layout.of(params, plan.contribution.channels), self._key)
+        self._noise_state = self._noise.init()
         self._block: _NoiseBlock | None = None
         self._starts = _aligned(plan.population.steps, plan.mechanism.boundaries)
-        self._program: Program | None = None
-        self._constants: Constants | None = None
-        self._states: Any = (params, None, None)
+        self._stepper: Stepper | None = None
+        self._state = State(params, None, None)
         self._slot_of: NDArray[np.int64] | None = None
         self._began = time.perf_counter()
         self._done = 0
@@ -119,7 +114,7 @@ class Session:
     @property
     def params(self) -> Any:
         """The current, private, parameters."""
-        return jax.tree.map(jnp.copy, self._states[0])
+        return jax.tree.map(jnp.copy, self._state.params)
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
         """The rows of each step that is left; call `step` with their data before going on."""
@@ -175,10 +170,7 @@ class Session:
             )
         named = due if rows is None else np.asarray(rows, np.int64).ravel()
         self._check_rows(named, size, due)
-        if self._program is None:
-            self._start(batch)
-        assert self._program is not None
-        assert self._constants is not None
+        stepper = self._start(batch) if self._stepper is None else self._stepper
         if rows is not None and self.plan.population.sampling != FIXED:
             # In an order of the caller's own: each row goes to its place all the same.
             by_row = np.argsort(due)
@@ -186,16 +178,16 @@ class Session:
         elif rows is not None:
             places = np.arange(size)
         padded = jax.tree.map(partial(_placed, places=places, width=width), batch)
-        mask = np.isin(np.arange(width), places).astype(np.float32)
-        inputs = jax.tree.map(lambda leaf: leaf[0], self._schedule.inputs(self.done, 1, None))
+        present = jnp.asarray(np.isin(np.arange(width), places), jnp.float32)
         block = self._noise_block()
-        row = block.rows[self.done - block.first]
-        states = step_on(self._program, self._states, padded, mask, row, self._constants, inputs)
+        row = jax.tree.map(lambda leaf: leaf[self.done - block.first], block.rows)
+        now = self._table.at(self.done)
+        state = compiled_step(stepper, self._state, Batch(padded, present), row, now)
         done = self.done + 1
         noise_state = block.state_after if done == block.end else self._noise_state
         # In one go, after success: a step that failed or was interrupted is taken again with the same
         # noise on the same states, and never is one noise put around two sums.
-        vars(self).update(_states=states, _noise_state=noise_state, _done=done)
+        vars(self).update(_state=state, _noise_state=noise_state, _done=done)
 
     def result(self) -> Result:
         """The finished run; refused before all planned steps are taken."""
@@ -204,7 +196,8 @@ class Session:
                 f"{self.done:,} of {self.steps:,} planned steps are taken; the released model is that "
                 "of the whole plan (stopping early is private too: then use .params)"
             )
-        final = self._update.output(self._states[0], self._states[2])
+        assert self._stepper is not None
+        final = self._stepper.output(self._state)
         if self._account is not None:
             self._account.close(self._key.identity)
         return Result(
@@ -257,50 +250,27 @@ class Session:
         # Before the step, not after it: if it fails, these rows stay where they were promised to be.
         self._slot_of[rows] = slot
 
-    def _start(self, batch: Any) -> None:
-        population = self.plan.population
-        params = self._states[0]
-        stream = make_stream(self.plan, self._loss, params, batch, self._microbatch)
-        program = Program(
-            stream=stream,
-            update=self._update,
-            sliced=False,
-            batch_size=population.batch_size,
-            channels=self.plan.contribution.channels,
-        )
-        constants = Constants(
-            steps=np.int32(self.steps),
-            batches=np.int32(population.steps_per_epoch),
-            chosen=np.int32(self._key.generator("output").integers(self.steps)),
-        )
-        states = (params, *start_states(program, params))
-        vars(self).update(_program=program, _constants=constants, _states=states)
+    def _start(self, batch: Any) -> Stepper:
+        """Build the step for records like these, and the state before the first one."""
+        params = self._state.params
+        evaluator = evaluator_of(self.plan, self._loss, params, batch, self._microbatch)
+        stepper = Stepper(evaluator, self._update, self.plan.contribution.channels)
+        vars(self).update(_stepper=stepper, _state=stepper.init(params))
+        return stepper
 
     def _noise_block(self) -> _NoiseBlock:
-        """The block of unit noise rows that the step that is due has its row in.
+        """The block of noise rows that the step that is due has its row in.
 
         A function of the key, the noise state before the block and the block's place: making it again
         changes nothing. The noise state goes on when the block's last step has been taken.
         """
-        assert self._program is not None
         place = int(np.searchsorted(self._starts, self.done, side="right")) - 1
         first, end = self._starts[place], self._starts[place + 1]
-        if self._block is not None and self._block.first == first:
-            return self._block
-        if self._lattice_noise is not None:
-            block = _NoiseBlock(first, end, self._lattice_noise.rows(first, end - first), ())
-        else:
-            rows, after = noise_block(
-                self._program,
-                end - first,
-                carry_of(self._states, self._noise_state),
-                self.plan.mechanism,
-                self._noise_key,
-                np.int32(first),
-            )
-            block = _NoiseBlock(first, end, rows, after)
-        self._block = block
-        return block
+        if self._block is None or self._block.first != first:
+            source = self._noise.chunk(first, end - first)
+            rows, after = noise_rows(source, self._noise_state, np.int32(first), end - first)
+            self._block = _NoiseBlock(first, end, rows, after)
+        return self._block
 
     def __copy__(self) -> NoReturn:
         raise SordinoError(
@@ -316,7 +286,7 @@ class Session:
 
 
 class _NoiseBlock(NamedTuple):
-    """Unit noise rows of the steps from `first` to before `end`, and the noise state after them."""
+    """Noise rows of the steps from `first` to before `end`, and the noise state after them."""
 
     first: int
     end: int

@@ -55,5 +55,6 @@ if TYPE_CHECKING:
     from sordino.parts._population import warn_of_weak_budget as warn_of_weak_budget
     from sordino.parts._rounding import even_width as even_width
     from sordino.parts._rounding import float32_down as float32_down
+    from sordino.parts._rounding import two_sum as two_sum
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

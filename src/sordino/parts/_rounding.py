@@ -187,8 +187,8 @@ def clipped_sum(channels: Sequence[tuple[Any, Any | None]]) -> ClippedSum:
 
 def add_sums(a: ClippedSum, b: ClippedSum) -> ClippedSum:
     """``a + b`` of float32 sums, with what the additions left out."""
-    leaves, structure = jax.tree.flatten(a.value)
-    pairs = [two_sum(x, y) for x, y in zip(leaves, jax.tree.leaves(b.value), strict=True)]
+    leaves, structure = jax.tree.flatten(a.clipped)
+    pairs = [two_sum(x, y) for x, y in zip(leaves, jax.tree.leaves(b.clipped), strict=True)]
     value, rest = (jax.tree.unflatten(structure, part) for part in zip(*pairs, strict=True))
     for more in (a.rest, b.rest):
         if more is not None:

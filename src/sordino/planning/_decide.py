@@ -107,10 +107,10 @@ def plan(
         epsilon, delta, amount = _checked_budget(epsilon, delta, noise_multiplier)
     elif (epsilon, delta, noise_multiplier) != (None, None, None):
         raise SordinoError(f"{spec.name} is not private: it takes no epsilon, delta or noise")
-    require_choice("unit", unit, UNITS)
+    unit = str(require_choice("unit", unit, UNITS))
     population = _population(spec, chosen, examples, batch_size, epochs, steps)
     adjacency = adjacency if adjacency is not None else NATURAL_ADJACENCY[population.sampling]
-    require_choice("adjacency", adjacency, ADJACENCIES)
+    adjacency = str(require_choice("adjacency", adjacency, ADJACENCIES))
     _check_parts(spec, chosen)
     contribution = spec.contribution_for(chosen, population.steps_per_epoch)
     update = UpdateSettings(

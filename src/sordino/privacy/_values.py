@@ -1,8 +1,9 @@
-"""Two kinds of value that must never be confused.
+"""Three kinds of value that must never be confused.
 
-A `ClippedSum` is as sensitive as the data: it exists only between clipping and noise, inside
-compiled code. A `PrivateEstimate` is what the mechanism made of it: the optimizer, callbacks, logs
-and files see only these and what follows from them. Both are pytrees (named tuples).
+A `ClippedSum` is as sensitive as the data: it exists only between clipping and noise. A `NoisedSum` is
+what the one door (`sordino.engine.add_noise`) made of it, and a `PrivateEstimate` the mean that follows
+from that: the optimizer, callbacks, logs and files see only these and what follows from them. All are
+pytrees (named tuples), shaped like the parameters; with several channels, a tuple of such.
 """
 
 from __future__ import annotations
@@ -14,18 +15,24 @@ class ClippedSum(NamedTuple):
     """A sum of clipped contributions, not yet noised. Its repr shows nothing, on purpose.
 
     Attributes:
-      value: float32, or whole numbers on a lattice.
-      rest: shaped like `value`: what rounding it to float32 left out; None where nothing was.
+      clipped: float32, or whole numbers (int32) on a lattice.
+      rest: shaped like `clipped`: what rounding it to float32 left out; None where nothing was.
     """
 
-    value: Any
+    clipped: Any
     rest: Any = None
 
     def __repr__(self) -> str:
         return "ClippedSum(<not private: hidden>)"
 
 
+class NoisedSum(NamedTuple):
+    """A sum with its noise: it may be seen. Float32, or whole lattice steps."""
+
+    noised: Any
+
+
 class PrivateEstimate(NamedTuple):
-    """A noisy gradient estimate."""
+    """A noisy gradient estimate: a noised sum divided by the planned batch size."""
 
     value: Any

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sordino.privacy import INSECURE, Guarantee
+from sordino.privacy import INSECURE, Adjacency, Guarantee
 
 _SECRET = {
     "zero-out": "whether one given {unit}'s contributions were used",
     "add-remove": "whether one given {unit} was in the data",
-    "replace-one": "which of two possible contents one given {unit} had",
+    Adjacency.REPLACE_ONE.value: "which of two possible contents one given {unit} had",
 }
 
 

@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
 from sordino._base.keys import RunKey
+from sordino.engine._drivers import scan_steps
 from sordino.engine._entry import as_records
-from sordino.engine._loop import Constants, Program, StepInputs, parameter_count, scan_steps
-from sordino.engine._run import StepTable as StepNumbers
-from sordino.engine._run import TrainingRun, load_data
+from sordino.engine._noise import GaussianNoise, Layout, parameter_count
+from sordino.engine._records import Records, Slices
+from sordino.engine._run import TrainingRun, chosen_step
+from sordino.engine._stepper import State, StepNow, Stepper, StepTable
 from sordino.parts import LinearLoss, Population, batch_indices
 from sordino.parts.contributions import Evaluator, LinearEvaluator, VmapEvaluator
-from sordino.parts.mechanisms import Independent, gaussian_key, standard_normal_rows, threefry_keys
+from sordino.parts.mechanisms import Independent, Mechanism, gaussian_key, threefry_keys
 from sordino.parts.schedules import AdaptiveBudget, PublicData
 from sordino.planning import Plan
 
@@ -109,19 +111,21 @@ class Draw(NamedTuple):
 class _Shared(NamedTuple):
     """The arrays that simulated runs share."""
 
-    states: tuple[Any, Any, Any]
-    data: Any
-    valid: Any
+    state: State
+    records: Records
     rows: tuple[Any, ...]
-    inputs: StepInputs  # with the noise's standard deviation at sigma = 1
-    batches: Any
+    table: StepNow  # with the noise's standard deviation at sigma = 1
+    picked: tuple[Any, Any] | None  # public batches that are no slices
+    mechanism: Mechanism
 
 
 @dataclass(frozen=True)
 class _Static:
     """What is compiled into the simulation. `segment`: see `_final_value`."""
 
-    program: Program
+    stepper: Stepper
+    slices: Slices | None
+    layout: Layout
     objective: MeanLoss | _Given
     segment: int
 
@@ -136,7 +140,7 @@ class Proxy:
     """
 
     sigma: Array
-    people: Population
+    population: Population
     static: _Static
     shared: _Shared
     at_once: int
@@ -160,7 +164,7 @@ class Proxy:
         # Rounding to a lattice has no derivative, and what is estimated does not depend on it.
         proxy = replace(plan, population=population, lattice=None)
         key = RunKey.from_insecure_seed(0)
-        # A run that never starts: it checks everything and builds the program and the first states.
+        # A run that never starts: it checks everything and builds the step and the first state.
         run = TrainingRun(
             proxy,
             loss,
@@ -171,30 +175,34 @@ class Proxy:
             regularizer=regularizer,
             microbatch_size=microbatch_size,
         )
-        program = run.program
-        first = run.released()
-        states = (first.params, first.memory, first.update_state)
-        rows = as_records(public.arrays)
-        data, valid = load_data(program, population, rows)
-        steps, numbers = population.steps, StepNumbers.of(proxy)
-        scale = numbers.divisors / StepNumbers.of(plan).divisors
-        unit = np.float32(plan.contribution.bounds(steps).T * scale[:, None])
+        driver, state = run.driver, State(*run.released()[1:])
+        steps, numbers = population.steps, driver.table
+        scale = numbers.divisors / StepTable.of(plan).divisors
+        unit = (plan.contribution.bounds(steps).T * scale[:, None]).astype(np.float32)
         common = None
-        if not (program.sliced or population.is_secret):
-            common = batch_indices(population, key, 0, steps)
-        inputs = replace(numbers, noise_stds=unit).inputs(0, steps, common)
+        if not population.is_secret:
+            common = driver.batches.picked(key, 0, steps)
         # What a run holds: the states between steps, and the work of one step there and back.
-        state = parameter_count(states)
-        work = 8 * _work(program, first.params)
+        held = parameter_count(state)
+        work = 8 * _work(driver.stepper, population.batch_size, state.params)
         if population.is_secret:
             work += 2 * steps * population.batch_size
-        segment = steps if 2 * steps * state + work <= MEMORY else math.isqrt(steps)
-        kept = state * (2 * segment + (-(-steps // segment)))
+        segment = steps if 2 * steps * held + work <= MEMORY else math.isqrt(steps)
+        kept = held * (2 * segment + (-(-steps // segment)))
         return cls(
             sigma=sigma,
-            people=population,
-            static=_Static(program, judge, segment),
-            shared=_Shared(states, data, valid, rows, inputs, np.int32(population.steps_per_epoch)),
+            population=population,
+            static=_Static(
+                driver.stepper, driver.batches.slices, driver.noise.layout, judge, segment
+            ),
+            shared=_Shared(
+                state,
+                driver.records,
+                as_records(public.arrays),
+                replace(numbers, noise_stds=unit).rows(0, steps),
+                common,
+                proxy.mechanism,
+            ),
             at_once=max(1, MEMORY // (kept + work)),
         )
 
@@ -208,14 +216,14 @@ class Proxy:
         ]
 
     def _draw(self, keys: list[RunKey]) -> Draw:
-        steps, picked = self.people.steps, None
-        if self.people.is_secret:
-            picked = _joined(np.stack, [_secret_batches(self.people, key) for key in keys])
+        steps, picked = self.population.steps, None
+        if self.population.is_secret:
+            picked = _joined(np.stack, [_secret_batches(self.population, key) for key in keys])
         # Stacked on the host: a device stack of a thousand keys takes seconds to compile.
         words: Any = np.stack([jax.random.key_data(gaussian_key(key, "gradient")) for key in keys])
         return Draw(
             key=threefry_keys(words),
-            chosen=np.array([key.generator("output").integers(steps) for key in keys], np.int32),
+            chosen=np.array([chosen_step(key, steps) for key in keys], np.int32),
             picked=picked,
         )
 
@@ -240,36 +248,35 @@ def _final_value(static: _Static, shared: _Shared, sigma: jax.Array, draw: Draw)
     On the way back, steps are computed again from the states between them. Where even those are too
     many, only the states between segments of steps are kept, and each segment is run again first.
     """
-    program, inputs = static.program, shared.inputs
-    steps = inputs.step.shape[0]
-    constants = Constants(np.int32(steps), shared.batches, draw.chosen)
-    inputs = inputs._replace(
-        noise_std=inputs.noise_std * sigma[:, None],
-        picked=inputs.picked if draw.picked is None else draw.picked,
+    stepper, table = static.stepper, shared.table
+    steps = table.t.shape[0]
+    table = table._replace(
+        noise=table.noise * sigma[:, None], chosen=jnp.broadcast_to(draw.chosen, (steps,))
     )
-    size = parameter_count(shared.states[0]) * program.channels
+    source = GaussianNoise(shared.mechanism, draw.key, static.layout)
 
     @jax.checkpoint
-    def step(states: Any, now: tuple[jax.Array, StepInputs]) -> tuple[Any, None]:
-        noise, alone = jax.tree.map(lambda leaf: leaf[None], now)
-        args = (program, states, shared.data, shared.valid, noise, constants, alone)
+    def step(state: State, now: Any) -> tuple[State, None]:
+        row, alone, own = jax.tree.map(lambda leaf: leaf[None], now)
+        args = (stepper, static.slices, state, shared.records, row, alone, own)
         return scan_steps(*args), None
 
-    def several(states: Any, some: StepInputs) -> tuple[Any, None]:
-        noise = standard_normal_rows(draw.key, some.step[0], some.step.shape[0], size)
-        return jax.lax.scan(step, states, (noise, some))
+    def several(state: State, some: tuple[StepNow, Any]) -> tuple[State, None]:
+        table, picked = some
+        rows, _ = source.rows((), table.t[0], table.t.shape[0])
+        return jax.lax.scan(step, state, (rows, table, picked))
 
-    states = jax.tree.map(jnp.asarray, shared.states)
+    state = jax.tree.map(jnp.asarray, shared.state)
     whole = steps // static.segment
     end = whole * static.segment
+    inputs = (table, shared.picked if draw.picked is None else draw.picked)
     if whole > 1:
         parts = jax.tree.map(lambda x: x[:end].reshape(whole, -1, *x.shape[1:]), inputs)
-        states, _ = jax.lax.scan(jax.checkpoint(several), states, parts)
+        state, _ = jax.lax.scan(jax.checkpoint(several), state, parts)
         inputs = jax.tree.map(lambda x: x[end:], inputs)
     if whole == 1 or end < steps:
-        states, _ = several(states, inputs)
-    params, _, update_state = states
-    return static.objective(program.update.output(params, update_state), shared.rows)
+        state, _ = several(state, inputs)
+    return static.objective(stepper.output(state), shared.rows)
 
 
 @partial(jax.jit, static_argnames=("static",))
@@ -285,20 +292,20 @@ def _values_and_slopes(
     return jax.vmap(one, (None, 0))(sigma, draw)
 
 
-def _work(program: Program, params: Any) -> int:
-    """About how many numbers one step holds for its batch."""
-    stream, rows = program.stream, program.batch_size
-    if isinstance(stream, VmapEvaluator):
-        return min(rows, stream.microbatch or rows) * parameter_count(params)
+def _work(stepper: Stepper, rows: int, params: Any) -> int:
+    """About how many numbers one step holds for its batch of `rows`."""
+    evaluator = stepper.evaluator
+    if isinstance(evaluator, VmapEvaluator):
+        return min(rows, evaluator.microbatch or rows) * parameter_count(params)
     return rows * (1 if np.ndim(params) < 2 else len(params))
 
 
-def _secret_batches(people: Population, key: RunKey) -> tuple[Any, Any]:
+def _secret_batches(population: Population, key: RunKey) -> tuple[Any, Any]:
     """Indices and masks of all steps; a first batch of another size comes on its own."""
-    if people.first_batch is None or people.steps == 1:
-        return batch_indices(people, key, 0, people.steps)
-    first = batch_indices(people, key, 0, 1)
-    return _joined(np.concatenate, [first, batch_indices(people, key, 1, people.steps - 1)])
+    if population.first_batch is None or population.steps == 1:
+        return batch_indices(population, key, 0, population.steps)
+    first = batch_indices(population, key, 0, 1)
+    return _joined(np.concatenate, [first, batch_indices(population, key, 1, population.steps - 1)])
 
 
 def _joined(join: Callable[..., Any], parts: list[tuple[Any, Any]]) -> tuple[Any, Any]:

@@ -9,10 +9,12 @@ from sordino._base.lazy import lazy_names
 __all__ = [
     "CONTRIBUTIONS",
     "Anchored",
+    "Batch",
     "Contribution",
     "Evaluator",
     "Gradient",
     "GradientPair",
+    "GradientRule",
     "Lagged",
     "Recursive",
     "Rule",
@@ -23,6 +25,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from sordino.parts.contributions._base import Batch as Batch
     from sordino.parts.contributions._base import Evaluator as Evaluator
     from sordino.parts.contributions._contributions import CONTRIBUTIONS as CONTRIBUTIONS
     from sordino.parts.contributions._contributions import NO_CLIP as NO_CLIP
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from sordino.parts.contributions._lattice import to_lattice as to_lattice
     from sordino.parts.contributions._linear import LinearEvaluator as LinearEvaluator
     from sordino.parts.contributions._rules import PLAIN as PLAIN
+    from sordino.parts.contributions._rules import GradientRule as GradientRule
     from sordino.parts.contributions._rules import RecursiveRule as RecursiveRule
     from sordino.parts.contributions._rules import Rule as Rule
     from sordino.parts.contributions._rules import WeightedRule as WeightedRule

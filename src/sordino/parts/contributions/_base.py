@@ -1,17 +1,17 @@
-"""Streams: what one example contributes at one step, clipped and summed over the batch.
+"""Evaluators: what one example contributes at one step, clipped and summed over the batch.
 
-A stream is a *rule* (which gradients of one example are combined how, see `rules.py`) and a way to
+An evaluator is a *rule* (which gradients of one example are combined how, see `rules.py`) and a way to
 evaluate it on a batch: in closed form for linear models, by `vmap` for any other loss. Whatever the
 loss, the model or the data do, one example adds a vector of norm at most the planned bound to the
-sum. What a stream returns is a `ClippedSum`, which is as sensitive as the data; only
-`mechanisms.base.privatize` turns it into something that may be looked at.
+sum. What an evaluator returns is a `ClippedSum`, which is as sensitive as the data; only
+`sordino.engine.add_noise` turns it into something that may be looked at.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -24,11 +24,23 @@ SMALLEST_SQUARE = 1e-37
 StepTerms = Mapping[str, Any]
 
 
+class Batch(NamedTuple):
+    """The records of one step.
+
+    Attributes:
+      data: prepared records with leading axis B.
+      present: (B,) 1 for examples, 0 for padding.
+    """
+
+    data: Any
+    present: jax.Array
+
+
 class Evaluator(ABC):
     """One kind of contribution. Implementations are hashable, so that compiled code is reused.
 
-    A stream of your own declares in `clip` the norm bound it keeps; the plan must be made for at
-    least that bound. (The built-in streams take their bounds from the plan's terms instead.)
+    An evaluator of your own declares in `clip` the norm bound it keeps; the plan must be made for at
+    least that bound. (The built-in ones take their bounds from the plan's terms instead.)
     """
 
     clip: float | None = None
@@ -36,13 +48,13 @@ class Evaluator(ABC):
     lattice: bool = False
 
     def prepare(self, data: Any, valid: jax.Array) -> tuple[Any, jax.Array]:
-        """Once per run, before the first step: data as `contribution` wants it, and the valid rows.
+        """Once per run, before the first step: data as `total` wants it, and the valid rows.
 
         Runs inside compiled code; what it computes is per example and stays unseen.
         """
         return data, valid
 
-    def start(self, params: Any) -> Any:
+    def init(self, params: Any) -> Any:
         """Memory before the first step: made of released parameters only."""
         return ()
 
@@ -51,22 +63,15 @@ class Evaluator(ABC):
         return memory
 
     @abstractmethod
-    def contribution(
-        self,
-        params: Any,
-        memory: Any,
-        batch: Any,
-        mask: jax.Array,
-        terms: StepTerms,
-        step: jax.Array,
+    def total(
+        self, params: Any, memory: Any, batch: Batch, terms: StepTerms, step: jax.Array
     ) -> ClippedSum:
         """Sum over the batch of one clipped vector per example.
 
         Args:
           params: the current, already released, parameters.
           memory: what `remember` kept of earlier ones.
-          batch: prepared data with leading axis B.
-          mask: (B,) 1 for examples, 0 for padding.
+          batch: the step's records, prepared.
           terms: the step's numbers; ``terms["clip"]`` bounds the norm of a plain gradient.
           step: index of the step, from 0.
 

@@ -131,7 +131,7 @@ class WeightedGradient(Contribution):
 
 @dataclass(frozen=True)
 class Recursive(Contribution):
-    """``clip(g(x_t) - decay g(x_{t-1}), C)``, estimate ``G_t = decay G_{t-1} + ...`` (paper 03, 1.4)."""
+    """``clip(g(x_t) - decay g(x_{t-1}), C)``, estimate ``G_t = decay G_{t-1} + ...`` (papers/03 1.4)."""
 
     recursion: float
     kind: ClassVar[str] = "recursive"
@@ -167,7 +167,7 @@ class Recursive(Contribution):
 
 @dataclass(frozen=True)
 class WeightedRecursive(Contribution):
-    """``clip((t+1) g(x_t) - t g(x_{t-1}), C)`` from t = 0, estimates add up (papers 02 1.1, 03 1.5)."""
+    """``clip((t+1) g(x_t) - t g(x_{t-1}), C)`` from t = 0, summed up (papers/02 1.1, papers/03 1.5)."""
 
     kind: ClassVar[str] = "weighted-recursive"
     gradients: ClassVar[int] = 2
@@ -194,7 +194,7 @@ class WeightedRecursive(Contribution):
 
 @dataclass(frozen=True)
 class TwoClip(Contribution):
-    """``(1-gamma) clip(g - g_prev, C2) + gamma clip(g, C1)`` (paper 01, 1.1).
+    """``(1-gamma) clip(g - g_prev, C2) + gamma clip(g, C1)`` (papers/01 1.1).
 
     The bound is ``S = (1-gamma) C2 + gamma C1``, and C1 in the first step.
     """

@@ -23,7 +23,7 @@ from sordino.parts._rounding import (
     squared_norm,
     sum_margin,
 )
-from sordino.parts.contributions._base import SMALLEST_SQUARE, StepTerms
+from sordino.parts.contributions._base import SMALLEST_SQUARE, Batch, StepTerms
 from sordino.parts.contributions._lattice import to_lattice
 from sordino.parts.contributions._rules import PLAIN, Rule, RuleStream
 from sordino.privacy import ClippedSum
@@ -40,19 +40,14 @@ class VmapEvaluator(RuleStream):
     rule: Rule = PLAIN
     microbatch: int | None = None
     lattice: bool = False
-    program: str = ""  # see `engine.loop.Program.text`
+    program: str = ""  # see `engine.Stepper.text`
 
-    def contribution(
-        self,
-        params: Any,
-        memory: Any,
-        batch: Any,
-        mask: jax.Array,
-        terms: StepTerms,
-        step: jax.Array,
+    def total(
+        self, params: Any, memory: Any, batch: Batch, terms: StepTerms, step: jax.Array
     ) -> ClippedSum:
         points = self.rule.points(params, memory, step)
-        room = self._room(params, mask.shape[0])
+        size = batch.present.shape[0]
+        room = self._room(params, size)
 
         def one(example: Any) -> tuple[Any, ...]:
             gradients = tuple(_as_float32(jax.grad(self.loss)(point, *example)) for point in points)
@@ -69,9 +64,8 @@ class VmapEvaluator(RuleStream):
         def total(examples: Any, weights: jax.Array) -> ClippedSum:
             return add_up(weights, jax.vmap(one)(examples))
 
-        size = mask.shape[0]
         if self.microbatch is None or self.microbatch >= size:
-            return total(batch, mask)
+            return total(batch.data, batch.present)
         count = -(-size // self.microbatch)
         padding = count * self.microbatch - size
 
@@ -82,9 +76,9 @@ class VmapEvaluator(RuleStream):
         def add(running: ClippedSum, part: tuple[Any, jax.Array]) -> tuple[ClippedSum, None]:
             return self._added(running, total(*part)), None
 
-        parts = (jax.tree.map(split, batch), split(mask))
+        parts = (jax.tree.map(split, batch.data), split(batch.present))
         shapes = jax.eval_shape(total, *jax.tree.map(lambda leaf: leaf[0], parts))
-        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.value)
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.clipped)
         start = ClippedSum(zero, None if self.lattice else zero)
         return jax.lax.scan(add, start, parts)[0]
 

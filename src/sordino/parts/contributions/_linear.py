@@ -26,7 +26,7 @@ from sordino.parts._rounding import (
     squared_norm,
     sum_margin,
 )
-from sordino.parts.contributions._base import StepTerms
+from sordino.parts.contributions._base import Batch, StepTerms
 from sordino.parts.contributions._lattice import SHORTEST_SQUARE, row_squares
 from sordino.parts.contributions._rules import PLAIN, Rule, RuleStream
 from sordino.privacy import ClippedSum
@@ -42,7 +42,7 @@ class LinearEvaluator(RuleStream):
     loss: LinearLoss
     rule: Rule = PLAIN
     lattice: bool = False
-    program: str = ""  # see `engine.loop.Program.text`
+    program: str = ""  # see `engine.Stepper.text`
 
     def __post_init__(self) -> None:
         require_plain(self.loss)
@@ -64,16 +64,10 @@ class LinearEvaluator(RuleStream):
         inverse_norm = jnp.where(good, 1.0 / jnp.sqrt(jnp.maximum(square, shortest)), 0.0)
         return (X, y, inverse_norm), valid * good
 
-    def contribution(
-        self,
-        params: Any,
-        memory: Any,
-        batch: Any,
-        mask: jax.Array,
-        terms: StepTerms,
-        step: jax.Array,
+    def total(
+        self, params: Any, memory: Any, batch: Batch, terms: StepTerms, step: jax.Array
     ) -> ClippedSum:
-        X, y, inverse_norm = batch
+        X, y, inverse_norm = batch.data
         points = self.rule.points(params, memory, step)
         residuals = []
         for logits in self._logits(points, X):
@@ -86,11 +80,13 @@ class LinearEvaluator(RuleStream):
         )
         if self.lattice:
             sums = tuple(
-                _lattice_product(vector, mask, X, terms["bound"][i] * inverse_norm, terms["step"])
+                _lattice_product(
+                    vector, batch.present, X, terms["bound"][i] * inverse_norm, terms["step"]
+                )
                 for i, vector in enumerate(channels)
             )
         else:
-            return clipped_sum([_product(vector, mask, X) for vector in channels])
+            return clipped_sum([_product(vector, batch.present, X) for vector in channels])
         return ClippedSum(sums[0] if len(sums) == 1 else sums)
 
     def _room(self, X: jax.Array, residual: jax.Array) -> float:

@@ -26,7 +26,7 @@ Clip = Callable[[Any, Any], Any]
 class Rule(ABC):
     """One way to combine gradients. Subclasses are frozen dataclasses without plan numbers."""
 
-    def start(self, params: Any) -> Any:
+    def init(self, params: Any) -> Any:
         """Memory of released points before the first step."""
         return ()
 
@@ -48,8 +48,8 @@ class RuleStream(Evaluator):
 
     rule: Rule
 
-    def start(self, params: Any) -> Any:
-        return self.rule.start(params)
+    def init(self, params: Any) -> Any:
+        return self.rule.init(params)
 
     def remember(self, memory: Any, params: Any, step: jax.Array) -> Any:
         return self.rule.remember(memory, params, step)
@@ -82,7 +82,7 @@ class WeightedRule(Rule):
 class _FromPrevious(Rule):
     """Rules that also need the gradient at the point of the step before."""
 
-    def start(self, params: Any) -> Any:
+    def init(self, params: Any) -> Any:
         return params
 
     def remember(self, memory: Any, params: Any, step: jax.Array) -> Any:
@@ -96,7 +96,7 @@ class _FromPrevious(Rule):
 class RecursiveRule(_FromPrevious):
     """``clip(a_t g(x_t) - b_t g(x_{t-1}), C)``: one joint clip, both gradients on this batch.
 
-    Clipping the two separately would bound the sum by ``(a_t + b_t) C`` only (papers 02 E1, 03 E15).
+    Clipping the two separately would bound the sum by ``(a_t + b_t) C`` only (papers/02 E1, papers/03 E15).
     """
 
     def combine(self, gradients: tuple[Any, ...], clip: Clip, terms: StepTerms) -> tuple[Any, ...]:
@@ -141,7 +141,7 @@ class LaggedRule(Rule):
 
     lag: int
 
-    def start(self, params: Any) -> Any:
+    def init(self, params: Any) -> Any:
         return jax.tree.map(
             lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), (self.lag, *jnp.shape(leaf))), params
         )
@@ -169,7 +169,7 @@ class AnchoredRule(Rule):
 
     lag: int
 
-    def start(self, params: Any) -> Any:
+    def init(self, params: Any) -> Any:
         return params, params
 
     def _anchors(self, params: Any, memory: Any, step: jax.Array) -> tuple[Any, Any]:

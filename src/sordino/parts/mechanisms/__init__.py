@@ -24,8 +24,6 @@ __all__ = [
 if TYPE_CHECKING:
     from sordino.parts.mechanisms._banded import Banded as Banded
     from sordino.parts.mechanisms._base import Mechanism as Mechanism
-    from sordino.parts.mechanisms._base import privatize as privatize
-    from sordino.parts.mechanisms._base import privatize_lattice as privatize_lattice
     from sordino.parts.mechanisms._blt import BLT as BLT
     from sordino.parts.mechanisms._cancelling import Cancelling as Cancelling
     from sordino.parts.mechanisms._catalogue import MECHANISMS as MECHANISMS

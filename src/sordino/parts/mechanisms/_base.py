@@ -32,11 +32,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from sordino._base.errors import SordinoError, shown
 from sordino._base.registry import Registry
-from sordino.parts._rounding import two_sum
 from sordino.parts.mechanisms._gaussian import standard_normal_rows
 from sordino.parts.mechanisms._maps import Channels
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
-from sordino.privacy import ClippedSum, PrivateEstimate, Strategy
+from sordino.privacy import Strategy
 
 Draw = Callable[[Any, int], jax.Array]
 State = Any
@@ -129,7 +128,7 @@ class Mechanism(ABC):
     def cancelled_draws(self, step: int) -> tuple[int, ...] | None:
         """Which earlier draws row `step` subtracts, if the noise is that and nothing else.
 
-        ``row_t = z_t - sum_{j in taken_back(t)} z_j``: then C^-1 and C are matrices of whole numbers,
+        ``row_t = z_t - sum_{j in cancelled_draws(t)} z_j``: then C^-1 and C are matrices of whole numbers,
         and noise of whole numbers stays so. None where coefficients are real numbers.
         """
         return None
@@ -244,40 +243,3 @@ def mechanism_from_json(data: dict[str, Any]) -> Mechanism:
     if kind not in READERS:
         MECHANISMS.names()  # other packages' too
     return READERS[kind](data)
-
-
-def privatize(total: ClippedSum, noise: Any, divisor: Any) -> PrivateEstimate:
-    """``(sum + noise) / divisor``: the only door out of the clipped world.
-
-    Sum and noise meet in float32, whatever the model computes in; a sum that float32 cannot hold
-    brings what its rounding left out, and the noise is added to both together.
-    `divisor` is a public constant (the planned batch size), never the realised count.
-    """
-
-    def leaf(s: jax.Array, n: jax.Array, rest: jax.Array | None = None) -> jax.Array:
-        if s.dtype != jnp.float32 or n.dtype != jnp.float32:
-            raise SordinoError(
-                f"sums and their noise are added in float32, got {s.dtype} and {n.dtype}"
-            )
-        if rest is None:
-            return (s + n) / divisor
-        noised, error = two_sum(s, n)
-        return (noised + (error + rest)) / divisor
-
-    if total.rest is None:
-        return PrivateEstimate(jax.tree.map(leaf, total.value, noise))
-    return PrivateEstimate(jax.tree.map(leaf, total.value, noise, total.rest))
-
-
-def privatize_lattice(total: ClippedSum, noise: Any, step: Any, divisor: Any) -> PrivateEstimate:
-    """``step * (sum + noise) / divisor`` for sums and noise of whole numbers (int32, wrapping).
-
-    Sum and noise meet as whole numbers; what follows is post-processing.
-    """
-
-    def leaf(s: jax.Array, n: jax.Array) -> jax.Array:
-        if s.dtype != jnp.int32 or n.dtype != jnp.int32:
-            raise SordinoError("sums on a lattice, and their noise, are whole numbers (int32)")
-        return (s + n).astype(jnp.float32) * step / divisor
-
-    return PrivateEstimate(jax.tree.map(leaf, total.value, noise))

@@ -8,9 +8,7 @@ Relative noise is normalised to ``sum_t 1/relative_t^2 = T``: with every record 
 
 from __future__ import annotations
 
-import base64
 import math
-import zlib
 from abc import ABC, abstractmethod
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any, ClassVar, TypeVar, get_type_hints
@@ -18,17 +16,14 @@ from typing import Any, ClassVar, TypeVar, get_type_hints
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sordino._base.codec import pack, unpack
 from sordino._base.errors import (
-    DAMAGE,
     SordinoError,
     nearest,
-    one_line,
-    require_count,
     shown,
 )
 from sordino._base.registry import Registry
 
-_UNPACKABLE: tuple[type[Exception], ...] = (*DAMAGE, zlib.error)
 # Numbers in a plan unpack to no more than this, whatever they claim: one for each of many steps.
 _LARGEST_PACKED = 128 << 20
 
@@ -166,21 +161,9 @@ def plain(schedule: NoiseSchedule) -> None:
 
 
 def _packed(values: tuple[float, ...]) -> dict[str, Any]:
-    raw = np.asarray(values, "<f8").tobytes()
-    text = base64.b64encode(zlib.compress(raw, 6)).decode("ascii")
-    return {"count": len(values), "float64": text}
+    return {"count": len(values), "float64": pack(np.asarray(values, np.float64))}
 
 
 def _unpacked(data: dict[str, Any]) -> tuple[float, ...]:
-    try:
-        size = 8 * require_count("count", data["count"])
-        if size > _LARGEST_PACKED:
-            raise ValueError("too many numbers")
-        raw = zlib.decompressobj().decompress(base64.b64decode(data["float64"]), size + 1)
-        if len(raw) != size:
-            raise ValueError("wrong length")
-    except _UNPACKABLE as error:
-        raise SordinoError(
-            f"packed numbers in this schedule cannot be read: {one_line(error)}"
-        ) from None
-    return tuple(np.frombuffer(raw, "<f8").tolist())
+    what = "packed numbers in this schedule"
+    return tuple(unpack(data, "float64", "count", largest=_LARGEST_PACKED, what=what).tolist())

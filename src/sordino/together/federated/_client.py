@@ -162,7 +162,7 @@ class Client:
         """``s + y - rho(y_parent)`` in lattice steps, given y; `state` has the parent's key."""
         agreement = self.agreement
         total = self.data.total(request.point, request.previous, request.round, sent.block)
-        values: NDArray[np.int64] = total.value
+        values: NDArray[np.int64] = total.clipped
         if agreement.trust != "trusted":
             values = values + noise
             if sent.parent and agreement.leak:

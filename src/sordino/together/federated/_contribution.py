@@ -23,6 +23,7 @@ from sordino.engine import as_parameters, as_records, row_count
 from sordino.parts import LinearLoss
 from sordino.parts.contributions import (
     PLAIN,
+    Batch,
     Evaluator,
     LinearEvaluator,
     RecursiveRule,
@@ -112,7 +113,7 @@ class ClientEvaluator:
         """
         data, valid = self.stream.prepare(block, mask)
         now, before = self.unravel(point), self.unravel(previous)
-        value = self.stream.contribution(now, before, data, valid, terms, jnp.int32(0)).value
+        value = self.stream.total(now, before, Batch(data, valid), terms, jnp.int32(0)).clipped
         if self.together:
             mean = jax.tree.map(lambda leaf: leaf / batch, value)
             value = to_lattice(mean, terms["bound"][0], terms["step"])
@@ -129,7 +130,7 @@ def compiled(kind: ClientEvaluator) -> Any:
     def total(point: Any, previous: Any, block: Any, mask: jax.Array, numbers: jax.Array) -> Any:
         now, before, clip, bound, step, batch = numbers
         terms = {"now": now, "before": before, "clip": clip, "bound": bound[None], "step": step}
-        return kind.total(point, previous, block, mask, terms, batch).value
+        return kind.total(point, previous, block, mask, terms, batch).clipped
 
     return jax.jit(total)
 

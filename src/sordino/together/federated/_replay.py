@@ -121,7 +121,7 @@ def _message(
     blocks, index = data.blocks, chain.sent - 1
     used_up = not blocks or index // blocks >= agreement.uses
     block = -1 if used_up else index % blocks
-    values: Integers = data.total(request.point, request.previous, request.round, block).value
+    values: Integers = data.total(request.point, request.previous, request.round, block).clipped
     if agreement.trust != "trusted":
         sent = SentMessage(
             chain.sent, request.turn, request.round, request.digest(), chain.committed, block

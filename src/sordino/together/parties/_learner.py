@@ -22,22 +22,18 @@ from numpy.typing import NDArray
 from sordino._base.errors import PlanMismatchError, SordinoError
 from sordino._base.keys import RunKey
 from sordino.engine import (
-    Constants,
-    Program,
-    StepInputs,
+    Layout,
     StepTable,
     as_parameters,
     as_records,
-    make_stream,
+    compiled_apply,
     parameter_count,
-    penalty_of,
-    prepare_data,
+    prepare,
     row_count,
-    start_states,
-    step_on_sum,
-    sum_of_rows,
+    stepper_of,
+    total_of_rows,
 )
-from sordino.privacy import ClippedSum
+from sordino.privacy import ClippedSum, NoisedSum
 from sordino.together.parties._encoding import DifferenceCodec
 from sordino.together.parties._rows import PartyRows
 from sordino.together.parties._terms import Terms
@@ -86,26 +82,24 @@ class Learner:
                 f"{parameter_count(params):,}"
             )
         self.terms, self.place, self.done = terms, place, 0
-        self._program = Program(
-            stream=make_stream(plan, loss, params, data, microbatch_size),
-            update=plan.update.build(
-                plan.contribution, optimizer=optimizer, penalty=penalty_of(loss, regularizer)
-            ),
-            sliced=False,
-            batch_size=plan.population.batch_size,
+        self._stepper = stepper_of(
+            plan,
+            loss,
+            params,
+            data,
+            optimizer=optimizer,
+            regularizer=regularizer,
+            microbatch_size=microbatch_size,
         )
         self._rows = PartyRows(terms, place, key)
-        self._schedule = StepTable.of(plan)
         # Public, and the same at every party; it must not depend on data, and nobody has to trust it.
         chosen = np.random.default_rng(list(bytes.fromhex(terms.hash))).integers(self.steps)
-        self._constants = Constants(
-            steps=np.int32(self.steps),
-            batches=np.int32(plan.population.steps_per_epoch),
-            chosen=np.int32(chosen),
+        self._table = StepTable.of(plan, int(chosen))
+        self._records = prepare(self._stepper.evaluator, data)
+        self._layout = Layout.of(params)
+        self._state = self._stepper.init(
+            jax.tree.map(lambda leaf: np.array(leaf, copy=True), params)
         )
-        self._data, self._valid = prepare_data(self._program.stream, data)
-        params = jax.tree.map(lambda leaf: np.array(leaf, copy=True), params)
-        self._states: Any = (params, *start_states(self._program, params))
         self._own, self._released = DifferenceCodec(plan.mechanism), DifferenceCodec(plan.mechanism)
         self._vector: Integers | None = None
         # Sums on the device are int32, and must not wrap: here they meet their noise as wider numbers.
@@ -127,13 +121,12 @@ class Learner:
     @property
     def params(self) -> Any:
         """What the run would return now."""
-        params, _, state = self._states
-        return jax.tree.map(np.asarray, self._program.update.output(params, state))
+        return jax.tree.map(np.asarray, self._stepper.output(self._state))
 
     def digest(self) -> str:
         """Of the model, for comparing with other parties'."""
         result = hashlib.sha256()
-        for leaf in jax.tree.leaves(self._states):
+        for leaf in jax.tree.leaves(self._state):
             result.update(np.ascontiguousarray(leaf).tobytes())
         return result.hexdigest()
 
@@ -159,9 +152,8 @@ class Learner:
             if not self._own.is_plain:
                 self.vector()  # later turns need it
             value = self._released.decoded(step, noised).astype(np.float32)
-            self._states = step_on_sum(
-                self._program, self._states, value, self._constants, self._inputs(step)
-            )
+            sums = NoisedSum(self._layout.cut(value))
+            self._state = compiled_apply(self._stepper, self._state, sums, self._table.at(step))
         self._vector = None
         self.done += 1
 
@@ -173,14 +165,14 @@ class Learner:
             self._own.lost(self.done)
         elif not self._own.is_plain:
             self.vector()
-        self._states = other._states
+        self._state = other._state
         self._vector = None
         self.done += 1
 
     def _sum(self) -> Integers:
         rows = self._rows.of(self.done)
         total = np.zeros(self.terms.parameters, np.int64)
-        inputs = self._inputs(self.done)
+        now = self._table.at(self.done)
         # The same work whatever the batch is, but for one turn in 10^9; see docs/threat-model.md.
         planned = self._rows.width(self.done)
         width = min(planned, self._piece)
@@ -189,11 +181,7 @@ class Learner:
             indices = np.zeros(width, np.int32)
             indices[: len(piece)] = piece
             present = (np.arange(width) < len(piece)).astype(np.float32)
-            result = sum_of_rows(
-                self._program, self._states, self._data, self._valid, indices, present, inputs
-            )
-            total += np.asarray(result.value).astype(np.int64)
+            result = total_of_rows(self._stepper, self._state, self._records, indices, present, now)
+            leaves = [np.ravel(leaf) for leaf in jax.tree.leaves(result.clipped)]
+            total += np.concatenate(leaves).astype(np.int64)
         return total
-
-    def _inputs(self, step: int) -> StepInputs:
-        return jax.tree.map(lambda leaf: leaf[0], self._schedule.inputs(step, 1, None))

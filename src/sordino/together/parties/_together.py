@@ -19,7 +19,7 @@ from sordino.engine import Result
 from sordino.parts.mechanisms import ChaCha20Generator, discrete_gaussian
 from sordino.together.parties._learner import Learner
 from sordino.together.parties._terms import Terms
-from sordino.together.secure._guarantee import published_variance, share_variance
+from sordino.together.secure._base import published_variance, share_variance
 
 
 def party_key(seed: int | None, place: int) -> RunKey:
@@ -63,7 +63,7 @@ def train_together(
     first = learners[0]
     while not first.finished:
         turn = first.done
-        total = sum((learner.vector().value for learner in learners), np.int64(0))
+        total = sum((learner.vector().clipped for learner in learners), np.int64(0))
         released = None if turn in lost else total + _noise(terms, turn, noise)
         first.take(released)
         for other in learners[1:]:
