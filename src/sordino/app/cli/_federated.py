@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sordino import models
 from sordino._base.errors import SordinoError, require_choice, require_count
 from sordino._base.files import write_atomically
-from sordino.app.cli._console import err, out, say, show_guarantee
+from sordino.app.cli._console import INTERRUPTED, err, out, say, show_guarantee
 from sordino.app.cli._train import today
 from sordino.together import federated, sites
 
@@ -332,8 +332,6 @@ def _resumable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        from sordino.app.cli._main import INTERRUPTED
-
         err().print("stopped; the same command goes on", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
 

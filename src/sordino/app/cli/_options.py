@@ -18,6 +18,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 from rich.markup import escape
 
+from sordino import planning
 from sordino._base.errors import SordinoError
 from sordino.app.cli._console import err
 from sordino.planning import OPTIONS, Option
@@ -49,9 +50,8 @@ class RecipeOptions:
 
         `also` are arguments besides that may be set, with their types.
         """
-        from sordino.planning import read_settings
 
-        return read_settings(recipe, self.given, self.texts, also)
+        return planning.read_settings(recipe, self.given, self.texts, also)
 
 
 def with_options(
