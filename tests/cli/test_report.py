@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,6 @@ from sordino.planning._decide import plan
 from sordino.planning._plans import Plan
 from sordino.privacy._guarantee import rounded_up
 from sordino.report import _plots as plots
-from sordino.report._html import render_report, write_report
 from sordino.report._measure import (
     COVERED,
     NO_PRIVATE_DATA,
@@ -25,6 +26,7 @@ from sordino.report._measure import (
     independent_counterpart,
     measured_noise,
 )
+from sordino.report._run import write_report
 from sordino.report._words import guessing
 
 HOSTILE = "\"><script>alert('x')</script>&amp;<img src=x onerror=y>"
@@ -70,6 +72,14 @@ class Page(HTMLParser):
     @property
     def text(self) -> str:
         return " ".join(" ".join(self.words).split())
+
+
+def render_report(plan: Plan, **facts: Any) -> str:
+    """What `write_report` writes."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "report.html"
+        write_report(path, plan, **facts)
+        return path.read_text("utf-8")
 
 
 @pytest.fixture(scope="module")

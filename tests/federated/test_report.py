@@ -20,9 +20,9 @@ from sordino.together.federated._cohorts import random_cohorts
 from sordino.together.federated._coordinator import DurableServer, RoundRecord
 from sordino.together.federated._durable import VolatileClient
 from sordino.together.federated._report import write_federated_report
-from sordino.together.federated._report_facts import gathered, sampled_rounds, shares
+from sordino.together.federated._report_facts import gathered, shares
 from sordino.together.federated._report_plots import ClientPicture
-from sordino.together.federated._report_words import TRUST_NAMES, not_covered, plan_lines, schedule
+from sordino.together.federated._report_words import TRUST_NAMES, plan_lines, schedule
 from tests.cli.test_report import HOSTILE, Page
 from tests.federated.worlds import agreed, secure_agreement, server_of, volatile
 
@@ -367,7 +367,7 @@ def test_an_interrupted_report_leaves_the_old_index(
     assert index.read_bytes() == before
 
 
-def test_words_for_every_kind_of_agreement() -> None:
+def test_words_for_every_kind_of_agreement(tmp_path: Path) -> None:
     fresh = agreed(4, schedule="fresh")
     for agreement, words in (
         (agreed(4), "leaky: "),
@@ -380,7 +380,10 @@ def test_words_for_every_kind_of_agreement() -> None:
     lines = dict(plan_lines(agreed(4, unit="client", cap=5), 3))
     assert "any number of times" in lines["message"]
     assert lines["divisor"] == "3 = 3, whoever answers"
-    assert any("about clients" in text for text in not_covered(agreed(4, unit="client")))
+    index = write_federated_report(tmp_path, agreed(4, unit="client"), [], title="Clients")
+    text = Page(index.read_text("utf-8")).text
+    assert "It is about clients. Whoever has records at several clients is protected less" in text
+    assert "about examples, not about clients" not in text
 
 
 def test_tables_of_shares_count_everything_once() -> None:
@@ -394,5 +397,5 @@ def test_tables_of_shares_count_everything_once() -> None:
     small, _ = shares(facts, 3, 4)
     heights, widths = [3, 2, 2], [4, 3, 3, 3]
     assert float((small * np.outer(heights, widths)).sum()) == pytest.approx(39)
-    assert sampled_rounds(4, 11) == [1, 2, 3, 4]
-    assert sampled_rounds(1001, 11) == [1, *range(101, 1000, 100), 1001]
+    assert plots.decimated(4, 11).tolist() == [1, 2, 3, 4]
+    assert plots.decimated(1001, 11).tolist() == [1, *range(101, 1000, 100), 1001]

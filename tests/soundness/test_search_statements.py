@@ -19,7 +19,7 @@ from sordino._base.errors import PrivacyWarning
 from sordino._base.keys import RunKey
 from sordino.privacy._guarantee import Guarantee
 from sordino.privacy._selection import SelectionGuarantee
-from sordino.report._html import render_report
+from tests.cli.test_report import render_report
 
 ROWS = 120
 RANDOM = np.random.default_rng(0)

@@ -28,12 +28,13 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
 from sordino._base.keys import RunKey
+from sordino.audit._intervals import Array
 from sordino.parts import batch_indices, is_sliced, public_order
 from sordino.parts.contributions import Anchored, Contribution, Lagged
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan
 
-Array = NDArray[np.float64]
+Floats = NDArray[np.float32]
 
 # The canary's gradients lie in a plane; the other examples have a direction of their own.
 PLANE = 2
@@ -119,7 +120,7 @@ class Canary:
         bounds = plan.contribution.bounds(plan.population.steps)
         return bounds[:, :, None] * self.directions
 
-    def data(self, plan: Plan, factor: float, ticks: Array) -> tuple[Any, Any]:
+    def data(self, plan: Plan, factor: float, ticks: Array) -> tuple[Floats, Floats]:
         """A data set with the canary's script times `factor`, and neighbours in the other direction.
 
         Factor 1 is the canary, 0 its absence, -1 its opposite.
@@ -161,8 +162,7 @@ def planned_precision(plan: Plan) -> list[Array]:
 
 def _weighted_grams(plan: Plan) -> list[Array]:
     """``c_s c_t Sigma^-1_st`` of each channel at ``noise`` = 1."""
-    steps = plan.population.steps
-    bounds = plan.contribution.bounds(steps)
+    bounds = plan.contribution.bounds(plan.population.steps)
     return [
         plan.noise**2 * X * np.outer(c, c)
         for X, c in zip(planned_precision(plan), bounds, strict=True)

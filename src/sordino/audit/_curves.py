@@ -17,12 +17,12 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
+from sordino.audit._intervals import Array, share_above
 from sordino.privacy import Guarantee, epsilon_from_mu
 
-Array = NDArray[np.float64]
 Points = tuple[tuple[float, float], ...]
 
 # Tangents of an amplified curve: any number of them is a bound, many are a tight one.
@@ -79,7 +79,6 @@ def measured_curve(without: Array, having: Array, points: int = KEPT) -> Points:
     """
     pooled = np.concatenate([without, having])
     thresholds = np.unique(np.quantile(pooled, np.linspace(0, 1, points)))[::-1]
-    order = [np.sort(x) for x in (without, having)]
-    above = [1 - np.searchsorted(x, thresholds, side="right") / len(x) for x in order]
-    pairs = [(float(a), float(b)) for a, b in zip(*above, strict=True)]
+    above = (share_above(sample, thresholds).tolist() for sample in (without, having))
+    pairs = list(zip(*above, strict=True))
     return ((0.0, 0.0), *pairs, (1.0, 1.0))

@@ -27,21 +27,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_count, require_fraction, require_positive
-from sordino.audit._intervals import Interval, separation_interval
+from sordino.audit._intervals import Array, separation
 from sordino.audit._whitebox import (
     CLEARLY,
     CONFIDENCE,
     DELTA,
     RUNS,
-    Array,
     AuditResult,
     _best_shift,
     _discriminant,
@@ -68,6 +66,7 @@ from sordino.together.federated import (
 )
 
 Integers = NDArray[np.int64]
+Floats = NDArray[np.float32]
 
 # One direction is enough to be told apart along; some more show what is not along it.
 DIMENSIONS = 4
@@ -107,14 +106,35 @@ def audit_client(
       delta: where epsilon is stated; by default the agreement's.
     """
     pair = ClientNeighbours.of(agreement, unit, message)
-    return pair.audit(
-        trials=trials,
-        adaptive=adaptive,
-        seed=insecure_seed,
+    trials = require_count("trials", trials, minimum=100)
+    require_fraction("confidence", confidence)
+    stated = agreement.delta if delta is None else require_fraction("delta", delta)
+
+    def transcripts(first: int, runs: int) -> list[Transcripts]:
+        return [pair.transcripts(w, 4 * insecure_seed + first + w, runs, adaptive) for w in (0, 1)]
+
+    pilot = transcripts(2, pilot_of(trials))
+    guarantee = pair.guarantee(pilot)
+    # In the middle of the claimed privacy loss its curve is steep, and few runs measure it well.
+    at = min(1.0, guarantee.mu**2 / 2) if epsilon is None else epsilon
+    require_positive("epsilon", max(at, MIN_MU))
+    attack, statistic = pair.chosen_attack(pilot, at)
+    without, having = map(statistic, transcripts(0, trials))
+    return result_of(
+        _Audited(f"a client of {agreement.algorithm}", guarantee),
+        attack,
+        by_event(without, having, at, confidence),
+        (statistic(pilot[0]), statistic(pilot[1])),
+        (without, having),
+        epsilon=at,
+        delta=stated or DELTA,
         confidence=confidence,
-        epsilon=epsilon,
-        delta=delta,
     )
+
+
+class _Audited(NamedTuple):
+    recipe: str
+    guarantee: Guarantee
 
 
 @dataclass(frozen=True)
@@ -132,8 +152,8 @@ class Transcripts:
 
     messages: Integers
     parents: Integers
-    points: NDArray[np.float32]
-    previous: NDArray[np.float32]
+    points: Floats
+    previous: Floats
     rounds: Integers
     sent: Integers
     spent: Array
@@ -184,51 +204,13 @@ class ClientNeighbours:
         start = np.zeros(small.parameters, np.float32)
         kind = ClientEvaluator.of(small, LeastSquares(), start)
         without = -1.0 if small.adjacency == Adjacency.REPLACE_ONE else 0.0
-        worlds = tuple(
-            Client(
-                small.clients[0],
-                small,
-                LocalData(small, None, start, _data(small, unit, message, sign), contribution=kind),
-            )
-            for sign in (without, 1.0)
-        )
-        return cls(small, unit, message, (worlds[0], worlds[1]), kind)
 
-    def audit(
-        self,
-        *,
-        trials: int = RUNS,
-        adaptive: bool = True,
-        seed: int = 0,
-        confidence: float = CONFIDENCE,
-        epsilon: float | None = None,
-        delta: float | None = None,
-    ) -> AuditResult:
-        """See `audit_client`."""
-        trials = require_count("trials", trials, minimum=100)
-        require_fraction("confidence", confidence)
-        stated = self.agreement.delta if delta is None else require_fraction("delta", delta)
-        pilot = [self.transcripts(w, 4 * seed + 2 + w, pilot_of(trials), adaptive) for w in (0, 1)]
-        guarantee = self.guarantee(pilot)
-        # In the middle of the claimed privacy loss its curve is steep, and few runs measure it well.
-        at = min(1.0, guarantee.mu**2 / 2) if epsilon is None else epsilon
-        require_positive("epsilon", max(at, MIN_MU))
-        attack, statistic = self._chosen_attack(pilot, at)
-        main = [self.transcripts(w, 4 * seed + w, trials, adaptive) for w in (0, 1)]
-        values = statistic(main[0]), statistic(main[1])
-        plan: Any = SimpleNamespace(
-            recipe=f"a client of {self.agreement.algorithm}", guarantee=guarantee
-        )
-        return result_of(
-            plan,
-            attack,
-            by_event(*values, at, confidence),
-            (statistic(pilot[0]), statistic(pilot[1])),
-            values,
-            epsilon=at,
-            delta=stated or DELTA,
-            confidence=confidence,
-        )
+        def world(sign: float) -> Client:
+            rows = _data(small, unit, message, sign)
+            own = LocalData(small, None, start, rows, contribution=kind)
+            return Client(small.clients[0], small, own)
+
+        return cls(small, unit, message, (world(without), world(1.0)), kind)
 
     def guarantee(self, runs: list[Transcripts]) -> Guarantee:
         """What is claimed: the agreement's for its unit, else what the client's own account says."""
@@ -336,7 +318,7 @@ class ClientNeighbours:
         within = np.arange(rest.shape[1]) < runs.sent[:, None]
         return np.where(within, rest, 0) / float(np.sqrt(self.agreement.variance))
 
-    def _chosen_attack(
+    def chosen_attack(
         self, pilot: list[Transcripts], epsilon: float
     ) -> tuple[str, Callable[[Transcripts], Array]]:
         """The best attack on a pilot of runs that are used for nothing else.
@@ -348,24 +330,14 @@ class ClientNeighbours:
         learned = _discriminant(features[0][:half], features[1][:half])
         if learned is None:
             return "likelihood", self.ratios
-        values = [learned(part) for part in features]
-        planned = [self.ratios(runs)[half:] for runs in pilot]
-        least = _separation(values[0][half:], values[1][half:], half)[0]
-        if least > CLEARLY * max(_separation(planned[0], planned[1], half)[1], 0.0):
-            fitted = _moved(learned, _best_shift(values[0], values[1], epsilon))
+        without, having = (learned(part) for part in features)
+        ratios = [self.ratios(runs)[half:] for runs in pilot]
+        planned = separation(ratios[0], ratios[1], half, 0.9)[1]
+        least = separation(without[half:], having[half:], half, 0.9)[0]
+        if least > CLEARLY * max(planned, 0.0):
+            fitted = _moved(learned, _best_shift(without, having, epsilon))
             return "learned", lambda runs: fitted(self.features(runs))
         return "likelihood", self.ratios
-
-
-def _separation(without: Array, having: Array, runs: int) -> Interval:
-    return separation_interval(
-        float(having.mean()),
-        float(without.mean()),
-        float(having.var()),
-        float(without.var()),
-        runs,
-        0.9,
-    )
 
 
 class _AuditedServer:
@@ -400,7 +372,7 @@ class _AuditedServer:
             self._committed,
         )
 
-    def received(self, values: NDArray[Any]) -> None:
+    def received(self, values: Integers) -> None:
         """What to ask next, in view of an answer."""
         self._index += 1
         self._may_retry = True
@@ -428,7 +400,7 @@ class _AuditedServer:
         return True
 
 
-def _data(agreement: Agreement, unit: str, message: int, sign: float) -> tuple[Any, Any]:
+def _data(agreement: Agreement, unit: str, message: int, sign: float) -> tuple[Floats, Floats]:
     """Rows and targets of as many blocks as a client may send messages; canaries times `sign`.
 
     Least squares with rows along the first axis: the gradient is as far beyond the clip as float32
@@ -454,7 +426,7 @@ def _data(agreement: Agreement, unit: str, message: int, sign: float) -> tuple[A
     return rows, targets
 
 
-def _block(data: LocalData, block: int, batch: int) -> tuple[Any, Any]:
+def _block(data: LocalData, block: int, batch: int) -> tuple[tuple[Any, ...], Floats]:
     """The examples of a block and their mask, as `LocalData.total` has them."""
     rows = data.rows(block)
     padding = batch - len(rows)

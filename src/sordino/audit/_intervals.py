@@ -11,6 +11,7 @@ from scipy.stats import beta, norm
 from sordino._base.errors import SordinoError
 from sordino.privacy import MAX_MU, MIN_MU, mu_from_epsilon_delta
 
+Array = NDArray[np.float64]
 Interval = tuple[float, float, float]
 
 
@@ -27,6 +28,12 @@ def separation_interval(
     error = math.sqrt(2 / runs + estimate**2 / (4 * runs))
     reach = norm.isf((1 - confidence) / 2) * error
     return estimate - reach, estimate, estimate + reach
+
+
+def separation(without: Array, having: Array, runs: int, confidence: float) -> Interval:
+    """`separation_interval` of two samples of about `runs` numbers each."""
+    (a, v), (b, w) = ((float(x.mean()), float(x.var())) for x in (having, without))
+    return separation_interval(a, b, v, w, runs, confidence)
 
 
 def proportion(hits: int, runs: int, tail: float) -> tuple[float, float]:
@@ -61,12 +68,13 @@ def epsilon_of_event(hits_a: int, hits_b: int, runs: int, delta: float, tail: fl
     return max(0.0, math.log((low - delta) / high)) if low > delta else 0.0
 
 
+def share_above(sample: Array, thresholds: Array) -> Array:
+    """Of a sample, how many are above each threshold."""
+    return 1 - np.searchsorted(np.sort(sample), thresholds, side="right") / len(sample)
+
+
 def best_epsilon_threshold(
-    without: NDArray[np.float64],
-    having: NDArray[np.float64],
-    runs: int,
-    delta: float,
-    tail: float,
+    without: Array, having: Array, runs: int, delta: float, tail: float
 ) -> float:
     """The threshold whose event should give the largest `epsilon_of_event` in `runs` further runs.
 
@@ -74,12 +82,10 @@ def best_epsilon_threshold(
     as one hit, so that the choice does not run into the tail.
     """
     thresholds = np.sort(having)[:: max(1, len(having) // 200)]
-    above = 1 - np.searchsorted(np.sort(having), thresholds, side="right") / len(having)
-    others = 1 - np.searchsorted(np.sort(without), thresholds, side="right") / len(without)
-    others = np.maximum(others, 1 / len(without))
+    others = np.maximum(share_above(without, thresholds), 1 / len(without))
     bounds = [
         epsilon_of_event(round(p * runs), round(q * runs), runs, delta, tail)
-        for p, q in zip(above, others, strict=True)
+        for p, q in zip(share_above(having, thresholds), others, strict=True)
     ]
     return float(thresholds[int(np.argmax(bounds))])
 

@@ -35,21 +35,18 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 from scipy.stats import norm, rankdata
 
 from sordino._base.errors import SordinoError, require_count, require_fraction
 from sordino.audit._curves import Points, largest_power, measured_curve
-from sordino.audit._intervals import proportion
-from sordino.audit._power import POWER
-from sordino.audit._whitebox import finite, percent
+from sordino.audit._intervals import Array, proportion
+from sordino.audit._power import POWER, finite, percent
 from sordino.engine import as_records, train
 from sordino.parts.schedules import PublicData, require_public
 from sordino.planning import Plan
 from sordino.privacy import Adjacency, Guarantee
-
-Array = NDArray[np.float64]
 
 CONFIDENCE = 0.95
 # False positive rates at which attacks are compared (Carlini et al. 2022).
@@ -289,11 +286,7 @@ def area(members: Array, others: Array, tail: float) -> tuple[float, float, floa
 def losses_of(loss: Callable[..., jax.Array], params: Any, data: Any) -> Array:
     """Losses of all rows of `data`, float64 (rows,)."""
     data = as_records(data if isinstance(data, tuple) else (data,))
-    return np.asarray(_losses(loss, params, data), np.float64)
-
-
-def _losses(loss: Any, params: Any, data: Any) -> jax.Array:
-    return jax.vmap(lambda *example: loss(params, *example))(*data)
+    return np.asarray(jax.vmap(lambda *example: loss(params, *example))(*data), np.float64)
 
 
 def loss_attack(

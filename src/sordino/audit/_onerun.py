@@ -47,17 +47,16 @@ from scipy.stats import beta, norm, rankdata
 
 from sordino._base.errors import PlanMismatchError, SordinoError, require_count, require_fraction
 from sordino.audit._curves import Points, measured_curve
-from sordino.audit._intervals import equivalent_mu
+from sordino.audit._intervals import Array, equivalent_mu
 from sordino.audit._jax_privacy import auditing
-from sordino.audit._power import POWER, detectable, detection
-from sordino.audit._whitebox import CONFIDENCE, finite, percent, stated_delta
+from sordino.audit._power import POWER, detectable, detection, finite, least_enough, percent
+from sordino.audit._whitebox import CONFIDENCE, stated_delta
 from sordino.engine import Result, as_records, train
 from sordino.parts import LinearLoss
 from sordino.parts.contributions import Evaluator
 from sordino.planning import Plan
 from sordino.privacy import Guarantee
 
-Array = NDArray[np.float64]
 Coins = NDArray[np.bool_]
 
 # Shares of the canaries that are guessed to have been in, each tried at its part of the error.
@@ -183,12 +182,9 @@ def one_run(
     auditing()
     data = data if isinstance(data, tuple) else (data,)
     rows = len(jax.tree.leaves(data)[0])
-    setting: _Setting
     if isinstance(canaries, int | np.integer) and not isinstance(canaries, bool):
-        setting, kind = (
-            _in_gradient_space(plan, loss, params, data, int(canaries)),
-            "gradient-space",
-        )
+        setting = _in_gradient_space(plan, loss, params, data, int(canaries))
+        kind = "gradient-space"
     else:
         setting = _in_input_space(loss, params, data, canaries, score, absent)
     m = setting.count
@@ -234,17 +230,15 @@ def scored(
         if by_gdp > epsilon_low:
             guesses, right = more, of_them
     auditor = auditing().CanaryScoreAuditor(scores[coins], scores[~coins])
-    exposure = float(auditor.attack_auroc())
     claimed = guarantee.epsilon(delta)
-    best = max(epsilon_low, by_gdp or 0.0)
-    result = math.inf
-    if best <= claimed < math.inf:
+    least = math.inf
+    if max(epsilon_low, by_gdp or 0.0) <= claimed < math.inf:
         mu = guarantee.mu if gaussian else equivalent_mu(claimed, delta)
         flagged = _flagged_mu(len(coins), claimed, error, delta, guesses if gaussian else None)
         # The area as it is: the auditor's own is of the convex hull, and never below one half.
         ranks = rankdata(scores)[coins].mean() - (coins.sum() + 1) / 2
         seen = min(float(ranks) / int((~coins).sum()), 1 - 1e-12)
-        result = detectable(flagged, math.sqrt(2) * float(norm.ppf(seen)), mu)
+        least = detectable(flagged, math.sqrt(2) * float(norm.ppf(seen)), mu)
     return OneRunResult(
         recipe=plan.recipe,
         kind=kind,
@@ -257,12 +251,12 @@ def scored(
         epsilon_claimed=claimed,
         delta=delta,
         confidence=confidence,
-        exposure=exposure,
+        exposure=float(auditor.attack_auroc()),
         adjacency=guarantee.adjacency,
         curve=measured_curve(scores[~coins], scores[coins]),
         guarantee=guarantee,
         training=training,
-        detectable=result,
+        detectable=least,
     )
 
 
@@ -276,25 +270,31 @@ def _flagged_mu(m: int, claimed: float, error: float, delta: float, gaussian: in
     tries += [] if gaussian is None else [(gaussian, True)]
     result = math.inf
     for guesses, by_gdp in tries:
-        low, high = 0, guesses + 1  # right guesses: too few, enough
-        while high - low > 1:
-            middle = (low + high) // 2
-            enough = _bound(m, guesses, middle, error, delta, by_gdp) > claimed
-            low, high = (low, middle) if enough else (middle, high)
-        if high <= guesses:
-            share = float(beta.ppf(POWER, high, guesses - high + 1))
+        refutes = partial(_refutes, m, claimed, error, delta, guesses, by_gdp)
+        right = least_enough(refutes, guesses + 1)
+        if right <= guesses:
+            share = float(beta.ppf(POWER, right, guesses - right + 1))
             result = min(result, _mu_of_guesses(guesses / m, share))
     return result
 
 
-def _bound(m: int, guesses: int, right: int, error: float, delta: float, by_gdp: bool) -> float:
-    """The lower bound on epsilon from so many right guesses among m canaries."""
-    module = auditing()
+def _refutes(
+    m: int, claimed: float, error: float, delta: float, guesses: int, by_gdp: bool, right: int
+) -> bool:
+    """Whether so many right guesses among m canaries refute `claimed`."""
     inside, outside = np.zeros(max(m // 2, right)), np.zeros(max(m - m // 2, guesses - right))
     inside[:right], outside[: guesses - right] = 1.0, 1.0
+    return _bound(inside, outside, 0.5, error, delta, by_gdp) > claimed
+
+
+def _bound(
+    inside: Array, outside: Array, threshold: float, error: float, delta: float, by_gdp: bool
+) -> float:
+    """The lower bound on epsilon from guessing that scores from `threshold` on were in."""
+    module = auditing()
     auditor = module.CanaryScoreAuditor(inside, outside)
     bound = auditor.epsilon_one_run_fdp if by_gdp else auditor.epsilon_one_run
-    return float(bound(error / len(GUESSES), delta, threshold_strategy=module.Explicit(0.5)))
+    return float(bound(error / len(GUESSES), delta, threshold_strategy=module.Explicit(threshold)))
 
 
 def _mu_of_guesses(share: float, right: float) -> float:
@@ -318,16 +318,13 @@ def _best_guesses(
     A threshold depends on all scores together and not on the coins, so that the guesses are a function
     of the release, as the theorems want it.
     """
-    module = auditing()
-    auditor = module.CanaryScoreAuditor(scores[coins], scores[~coins])
-    bound = auditor.epsilon_one_run_fdp if gaussian else auditor.epsilon_one_run
     ranked = np.sort(scores)[::-1]
     result = []
     for share in GUESSES:
         threshold = float(ranked[max(1, round(share * len(scores))) - 1])
-        value = bound(error / len(GUESSES), delta, threshold_strategy=module.Explicit(threshold))
+        value = _bound(scores[coins], scores[~coins], threshold, error, delta, gaussian)
         guessed = scores >= threshold
-        result.append((float(value), int(guessed.sum()), int((guessed & coins).sum())))
+        result.append((value, int(guessed.sum()), int((guessed & coins).sum())))
     return max(result)
 
 
@@ -381,21 +378,22 @@ def _in_input_space(
         trained: Any = loss
         rows: Callable[[Coins], Any] = blanked
     elif isinstance(loss, LinearLoss):
-        # The gradient is a multiple of the row: a row of zeros contributes nothing.
-        trained = loss
-        rows = lambda coins: (joined[0] * present(coins)[:, None], *joined[1:])  # noqa: E731
-    else:
-        trained = _Masked(loss)
-        rows = lambda coins: (*joined, present(coins).astype(np.float32))  # noqa: E731
-    if score is None:
-        value = partial(_fall, loss, params, as_records(canaries))
-    else:
-        value = partial(_given, score, canaries)
-    return _Setting(m, trained, params, rows, value)
 
+        def zeroed(coins: Coins) -> Any:
+            # The gradient is a multiple of the row: a row of zeros contributes nothing.
+            return joined[0] * present(coins)[:, None], *joined[1:]
 
-def _given(score: Any, canaries: Any, trained: Any) -> ArrayLike:
-    return score(trained, canaries)
+        trained, rows = loss, zeroed
+    else:
+
+        def marked(coins: Coins) -> Any:
+            return *joined, present(coins).astype(np.float32)
+
+        trained, rows = _Masked(loss), marked
+    fall = partial(_fall, loss, params, as_records(canaries))
+    return _Setting(
+        m, trained, params, rows, fall if score is None else lambda point: score(point, canaries)
+    )
 
 
 def _fall(loss: Any, params: Any, canaries: Any, trained: Any) -> ArrayLike:

@@ -109,10 +109,15 @@ def least_hits(target: float, runs: int, tail: float) -> int | None:
     """The fewest hits whose lower bound is above `target`; None if even all of them are not enough."""
     if proportion(runs, runs, tail)[0] <= target:
         return None
-    low, high = 0, runs
+    return least_enough(lambda hits: proportion(hits, runs, tail)[0] > target, runs)
+
+
+def least_enough(is_enough: Callable[[int], bool], most: int) -> int:
+    """The least whole number from 1 that is enough, where `most` is taken to be."""
+    low, high = 0, most
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if proportion(middle, runs, tail)[0] > target else (middle, high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
 
 
@@ -134,6 +139,16 @@ def detection(ratio: float, proviso: str = "") -> str:
     if not math.isfinite(ratio):
         return f"no violation below {MOST} times the claim would have been detected{proviso}"
     return f"a violation of {above(ratio)} or more would have been detected{proviso}"
+
+
+def percent(share: float) -> str:
+    """A confidence as people write it: 0.999 is 99.9 %, with as many nines as there are."""
+    return f"{100 * share:.6g}%"
+
+
+def finite(value: float) -> float | None:
+    """`value`, or None where it is infinite: JSON has no infinity."""
+    return value if math.isfinite(value) else None
 
 
 def above(ratio: float) -> str:

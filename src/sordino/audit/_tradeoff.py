@@ -12,22 +12,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from sordino.audit._curves import Points, largest_power
-from sordino.audit._intervals import proportion
+from sordino.audit._intervals import Array, proportion
 from sordino.audit._membership import MembershipReport
 from sordino.audit._onerun import OneRunResult
 from sordino.audit._whitebox import AuditResult
 from sordino.privacy import Guarantee
-from sordino.report import BLUE, GREY, INK, VERMILION, add_legend, name_axes, new_figure
-
-Array = NDArray[np.float64]
+from sordino.report import (
+    BLUE,
+    GREY,
+    INK,
+    VERMILION,
+    add_legend,
+    name_axes,
+    new_figure,
+    plain_axes,
+)
 
 # Of each whisker; it is for the eye, verdicts have their own.
 CONFIDENCE = 0.95
@@ -69,11 +76,12 @@ def panel_of(result: AuditResult | OneRunResult | MembershipReport) -> TradeoffP
             "membership", result.guarantee, attacks, result.changes, exceeded=result.violates
         )
     assert result.guarantee is not None
-    if isinstance(result, OneRunResult):
-        out = result.canaries - result.included
-        attack = Attack("measured", result.curve, out, result.included)
-    else:
-        attack = Attack("measured", result.curve, result.runs, result.runs)
+    sizes = (
+        (result.canaries - result.included, result.included)
+        if isinstance(result, OneRunResult)
+        else (result.runs, result.runs)
+    )
+    attack = Attack("measured", result.curve, *sizes)
     return TradeoffPanel(result.recipe, result.guarantee, (attack,), exceeded=result.violates)
 
 
@@ -86,19 +94,14 @@ def audit_figure(panels: Sequence[TradeoffPanel]) -> Figure:
         title = f"{panels[0].title}: CLAIM EXCEEDED" if panels[0].exceeded else panels[0].title
         for axes, text in ((left, title), (right, "the same, small error rates")):
             axes.set_title(text, loc="left", fontsize=11, color=INK, fontweight="bold")
-        add_legend(figure, left)
+        add_legend(figure, *left.get_legend_handles_labels())
         return figure
     rows = math.ceil(len(panels) / COLUMNS)
-    figure, first = new_figure(1, height=2.2 * rows + 0.5)
-    figure.delaxes(first[0])
-    drawn = []
+    figure, _ = new_figure(0, height=2.2 * rows + 0.5)
     for place, panel in enumerate(panels):
         axes = figure.add_subplot(rows, COLUMNS, place + 1)
-        axes.tick_params(labelsize=8, colors=INK)
+        plain_axes(axes, size=8)
         axes.grid(True, color=GREY, alpha=0.25, linewidth=0.8)
-        for side, spine in axes.spines.items():
-            spine.set_visible(side in ("left", "bottom"))
-            spine.set_color(INK)
         _draw(axes, panel, logarithmic=True, small=True)
         title = f"{panel.title}: EXCEEDED" if panel.exceeded else panel.title
         colour = VERMILION if panel.exceeded else INK
@@ -107,12 +110,11 @@ def audit_figure(panels: Sequence[TradeoffPanel]) -> Figure:
             axes.set_ylabel("")
         if place // COLUMNS < rows - 1:
             axes.set_xlabel("")
-        drawn.append(axes)
-    add_legend(figure, drawn[0])
+    add_legend(figure, *figure.axes[0].get_legend_handles_labels())
     return figure
 
 
-def _draw(axes: Any, panel: TradeoffPanel, *, logarithmic: bool, small: bool = False) -> None:
+def _draw(axes: Axes, panel: TradeoffPanel, *, logarithmic: bool, small: bool = False) -> None:
     least = _least(panel) if logarithmic else 0.0
     rates = np.geomspace(least, 1, 400) if logarithmic else np.linspace(0, 1, 400)
     missed = 1 - largest_power(panel.guarantee, rates, changes=panel.changes)
@@ -138,8 +140,8 @@ def _draw(axes: Any, panel: TradeoffPanel, *, logarithmic: bool, small: bool = F
         )
     size = 8 if small else 10.5
     name_axes(axes, "", "false positive rate", "false negative rate")
-    axes.xaxis.label.set_size(size)
-    axes.yaxis.label.set_size(size)
+    axes.xaxis.label.set_fontsize(size)
+    axes.yaxis.label.set_fontsize(size)
     if logarithmic:
         axes.set_xscale("log")
         axes.set_yscale("log")

@@ -41,10 +41,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_count, require_fraction, require_positive
 from sordino.audit._canary import (
@@ -58,19 +57,31 @@ from sordino.audit._canary import (
 )
 from sordino.audit._curves import Points, measured_curve
 from sordino.audit._intervals import (
+    Array as Array,
+)
+from sordino.audit._intervals import (
     Interval,
     best_epsilon_threshold,
     epsilon_of_event,
     equivalent_mu,
     hockey_stick,
-    separation_interval,
+    separation,
+    share_above,
 )
-from sordino.audit._power import POWER, detectable, detection, event_delta, event_factor, separable
+from sordino.audit._power import (
+    POWER,
+    detectable,
+    detection,
+    event_delta,
+    event_factor,
+    finite,
+    percent,
+    separable,
+)
 from sordino.audit._recording import Recording
 from sordino.planning import Plan
 from sordino.privacy import MAX_MU, Adjacency, Guarantee, epsilon_from_mu
 
-Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]
 Score = Callable[[Array, Array, float, float], Interval]
 
@@ -188,22 +199,16 @@ class AuditResult:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for continuous integration; infinite claims become null."""
-        data = {**asdict(self), "kind": "white-box", "exceeded": self.violates}
-        data["epsilon_claimed"] = finite(self.epsilon_claimed)
-        data["detectable"] = finite(self.detectable)
-        data["power"] = POWER
-        data["guarantee"] = None if self.guarantee is None else self.guarantee.to_json()
-        return {**data, "verdict": self.verdict()}
-
-
-def percent(share: float) -> str:
-    """A confidence as people write it: 0.999 is 99.9 %, with as many nines as there are."""
-    return f"{100 * share:.6g}%"
-
-
-def finite(value: float) -> float | None:
-    """`value`, or None where it is infinite: JSON has no infinity."""
-    return value if math.isfinite(value) else None
+        return {
+            **asdict(self),
+            "kind": "white-box",
+            "exceeded": self.violates,
+            "epsilon_claimed": finite(self.epsilon_claimed),
+            "detectable": finite(self.detectable),
+            "power": POWER,
+            "guarantee": None if self.guarantee is None else self.guarantee.to_json(),
+            "verdict": self.verdict(),
+        }
 
 
 def white_box(
@@ -240,24 +245,20 @@ def white_box(
       delta: where epsilon is stated; by default the plan's, else 1e-5.
       seed: of the audit's run keys.
     """
-    settings: dict[str, Any] = {"runs": runs, "confidence": confidence, "seed": seed}
-    settings |= {"epsilon": epsilon, "delta": delta}
+    from sordino.audit._own import OwnNeighbours
+
+    pair: Neighbours | OwnNeighbours
     if loss is None:
         if not (params is data is example is instead is regularizer is None):
             raise SordinoError("give loss, params and data together, or the plan alone")
-        return Neighbours.of(plan).audit(**settings)
-    if params is None or data is None:
+        pair = Neighbours.of(plan)
+    elif params is None or data is None:
         raise SordinoError("an audit of your own loss or stream needs params and data as well")
-    from sordino.audit._own import OwnNeighbours
-
-    pair = OwnNeighbours.of(
-        plan, loss, params, data, example=example, instead=instead, regularizer=regularizer
-    )
-    return pair.audit(**settings)
-
-
-# The name that earlier code knows.
-audit = white_box
+    else:
+        pair = OwnNeighbours.of(
+            plan, loss, params, data, example=example, instead=instead, regularizer=regularizer
+        )
+    return pair.audit(runs=runs, confidence=confidence, epsilon=epsilon, delta=delta, seed=seed)
 
 
 def stated_delta(plan: Plan, delta: float | None) -> float:
@@ -319,12 +320,17 @@ class Neighbours:
         at = 1.0 if epsilon is None else require_positive("epsilon", epsilon)
         guarantee = self.plan.guarantee
         scored = by_event if guarantee.is_amplified else _by_means
-        pilot = [
-            np.concatenate(list(self.features(world, self._seed(seed, world, 1), pilot_of(runs))))
-            for world in (0, 1)
-        ]
-        attack, statistic = self._chosen_attack(scored, pilot[0], pilot[1], at)
-        values = self._values(statistic, runs, seed)
+
+        def values_of(statistic: Statistic, pilot: int, count: int) -> tuple[Array, Array]:
+            without, having = (
+                np.concatenate([statistic(x) for x in self.features(w, key, count)])
+                for w, key in enumerate(self._seeds(seed, pilot))
+            )
+            return without, having
+
+        pilot = values_of(lambda features: features, 1, pilot_of(runs))
+        attack, statistic = self._chosen_attack(scored, *pilot, at)
+        values = values_of(statistic, 0, runs)
         return result_of(
             self.plan,
             attack,
@@ -352,38 +358,21 @@ class Neighbours:
         self, scored: Score, without: Array, having: Array, epsilon: float
     ) -> tuple[str, Statistic]:
         """The best attack on a pilot of runs that are used for nothing else."""
-        planned = self.planned_statistic()
-        candidates: list[tuple[str, Statistic]] = []
-        learned = _discriminant(without, having)
-        if learned is not None:
-            candidates.append(("learned", learned))
+        planned, fitted = self.planned_statistic(), _discriminant(without, having)
+        learned = [] if fitted is None else [fitted]
         if self.plan.guarantee.is_amplified:
             # The event "above epsilon" is the best one if all is as planned; else another may be.
-            candidates = [
-                (
-                    "learned",
-                    _moved(statistic, _best_shift(statistic(without), statistic(having), epsilon)),
-                )
-                for statistic in (planned, *(statistic for _, statistic in candidates))
+            learned = [
+                _moved(statistic, _best_shift(statistic(without), statistic(having), epsilon))
+                for statistic in (planned, *learned)
             ]
 
         def score(statistic: Statistic) -> float:
             return scored(statistic(without), statistic(having), epsilon, CONFIDENCE)[1]
 
-        best = max(candidates, key=lambda candidate: score(candidate[1]), default=None)
-        if best is not None and score(best[1]) > CLEARLY * max(score(planned), 0.0):
-            return best
-        return "planned", planned
-
-    def _values(self, statistic: Statistic, runs: int, seed: int) -> tuple[Array, Array]:
-        """The statistic of every run in each world."""
-        without, having = (
-            np.concatenate(
-                [statistic(x) for x in self.features(world, self._seed(seed, world, 0), runs)]
-            )
-            for world in (0, 1)
-        )
-        return without, having
+        best = max(learned, key=score, default=planned)
+        is_better = score(best) > CLEARLY * max(score(planned), 0.0)
+        return ("learned", best) if is_better else ("planned", planned)
 
     def features(self, world: int, seed: int, runs: int) -> Iterator[Array]:
         """Released sums without the clock's coordinate (runs, channels, steps, DIMENSIONS)."""
@@ -400,10 +389,8 @@ class Neighbours:
             precision = np.stack(planned_precision(self.plan))
             weights = np.einsum("cst,cti->csi", precision, shift)
             return lambda x: np.einsum("rcsi,csi->r", x, weights)
-        rates = np.repeat(
-            [size / self.plan.population.examples for size, _ in self._sizes()],
-            [count for _, count in self._sizes()],
-        )
+        sizes, counts = zip(*self.plan.population.batch_sizes(), strict=True)
+        rates = np.repeat([size / self.plan.population.examples for size in sizes], counts)
         # Independent noise: a step's ratio depends on the release along the shift alone.
         (scale,), (shift,) = planned_scale(self.plan), shift
         size = np.linalg.norm(shift, axis=1)
@@ -419,16 +406,14 @@ class Neighbours:
 
         return ratio
 
-    def _seed(self, seed: int, world: int, pilot: int) -> int:
-        """Names the run keys of one use.
+    def _seeds(self, seed: int, pilot: int) -> tuple[int, int]:
+        """Names of the run keys of each world.
 
         Secret batches take long to draw, so both worlds have the same keys there: the bounds of the
         two proportions hold one by one, whatever the worlds have in common.
         """
-        return 4 * seed + 2 * pilot + (0 if self.plan.population.is_secret else world)
-
-    def _sizes(self) -> tuple[tuple[int, int], ...]:
-        return self.plan.population.batch_sizes()
+        first = 4 * seed + 2 * pilot
+        return first, first + (0 if self.plan.population.is_secret else 1)
 
 
 def pilot_of(runs: int) -> int:
@@ -452,8 +437,17 @@ def furthest(plan: Plan, apart: Array, sums: Array) -> Moved:
     return Moved(int(step), float(ratios[step, channel]), rounding)
 
 
+class Claimed(Protocol):
+    """What is audited: its name and its claim."""
+
+    @property
+    def recipe(self) -> str: ...
+    @property
+    def guarantee(self) -> Guarantee: ...
+
+
 def result_of(
-    plan: Plan,
+    plan: Claimed,
     attack: str,
     interval: Interval,
     pilot: tuple[Array, Array],
@@ -528,14 +522,7 @@ def log_mixture(log_ratio: Array, rates: Array) -> Array:
 def _by_means(without: Array, having: Array, epsilon: float, confidence: float) -> Interval:
     """mu of Gaussian releases: the distance of the means over the deviation."""
     del epsilon
-    return separation_interval(
-        float(having.mean()),
-        float(without.mean()),
-        float(having.var()),
-        float(without.var()),
-        len(having),
-        confidence,
-    )
+    return separation(without, having, len(having), confidence)
 
 
 def by_event(without: Array, having: Array, epsilon: float, confidence: float) -> Interval:
@@ -554,8 +541,8 @@ def _best_shift(without: Array, having: Array, epsilon: float) -> float:
     """What to add so that the event "above epsilon" has the largest ``P - e^epsilon Q``."""
     thresholds = np.sort(having)
     above = 1 - np.arange(1, len(having) + 1) / len(having)
-    others = 1 - np.searchsorted(np.sort(without), thresholds, side="right") / len(without)
-    return epsilon - float(thresholds[np.argmax(above - np.exp(epsilon) * others)])
+    gained = above - np.exp(epsilon) * share_above(without, thresholds)
+    return epsilon - float(thresholds[np.argmax(gained)])
 
 
 def _discriminant(without: Array, having: Array) -> Statistic | None:

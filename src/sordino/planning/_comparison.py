@@ -30,6 +30,7 @@ from sordino.parts import (
 )
 from sordino.planning import recipes
 from sordino.planning.recipes import recipe_named
+from sordino.privacy import plural
 
 # One adjacency for all rows, so that they can be compared; fixed and Poisson batches both have it.
 DEFAULT_ADJACENCY = "zero-out"
@@ -290,7 +291,7 @@ def conclusion(ranking: RecipeRanking) -> str:
     more = [row for row in others if row.steps > best.steps]
     if more and best.steps <= min(_FEW_STEPS, more[0].steps // 4):
         words.append(
-            f"It takes only {best.steps} step{'s' if best.steps > 1 else ''}, so it suits models "
+            f"It takes only {plural(best.steps, 'step')}, so it suits models "
             f"that need no more; next, with {more[0].steps:,}, is {_times(more[0], best)}."
         )
     if best.secret_batches:

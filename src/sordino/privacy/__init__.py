@@ -67,14 +67,11 @@ if TYPE_CHECKING:
     from sordino.privacy._gdp import delta_from_mu as delta_from_mu
     from sordino.privacy._gdp import epsilon_from_mu as epsilon_from_mu
     from sordino.privacy._gdp import mu_from_epsilon_delta as mu_from_epsilon_delta
-    from sordino.privacy._guarantee import ADJACENCIES as ADJACENCIES
     from sordino.privacy._guarantee import FIT as FIT
-    from sordino.privacy._guarantee import INSECURE as INSECURE
     from sordino.privacy._guarantee import SEARCH as SEARCH
     from sordino.privacy._guarantee import UNITS as UNITS
     from sordino.privacy._guarantee import Guarantee as Guarantee
     from sordino.privacy._guarantee import compose as compose
-    from sordino.privacy._guarantee import rounded_up as rounded_up
     from sordino.privacy._levels import MOST_LEVELS as MOST_LEVELS
     from sordino.privacy._levels import levels as levels
     from sordino.privacy._levels import sampled_levels as sampled_levels
@@ -113,5 +110,11 @@ if TYPE_CHECKING:
     from sordino.privacy._values import ClippedSum as ClippedSum
     from sordino.privacy._values import NoisedSum as NoisedSum
     from sordino.privacy._values import PrivateEstimate as PrivateEstimate
+    from sordino.privacy._words import ADJACENCIES as ADJACENCIES
+    from sordino.privacy._words import INSECURE as INSECURE
+    from sordino.privacy._words import change as change
+    from sordino.privacy._words import plural as plural
+    from sordino.privacy._words import rounded_up as rounded_up
+    from sordino.privacy._words import secret as secret
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from sordino._base.errors import SordinoError, known_fields, require_choice, require_fraction, shown
@@ -23,18 +22,12 @@ from sordino.privacy._amplification import SampledGaussian
 from sordino.privacy._conversions import epsilon_from_zcdp, zcdp_from_mu
 from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu
 from sordino.privacy._terms import Adjacency, Unit
+from sordino.privacy._words import ADJACENCIES, INSECURE, change, rounded_up
 
-ADJACENCIES = {
-    "zero-out": "replacing one {unit}'s contributions by zero",
-    # What it adds to the sums: the number of units is public, and a plan runs on that number only.
-    "add-remove": "adding or removing one {unit}'s contributions",
-    Adjacency.REPLACE_ONE.value: "replacing one {unit} by any other",
-}
 UNITS = (Unit.EXAMPLE.value, Unit.USER.value, Unit.CLIENT.value)
 ANALYSES = ("exact", "upper bound", "amplified", "none")
 # Whose releases a guarantee is about, as its sentence says it.
 RUN, FIT, SEARCH = "the run", "this fit", "the search"
-INSECURE = "It does NOT hold against anyone who knows or guesses the seed of the noise."
 _VERSION = 1
 
 
@@ -200,7 +193,7 @@ class Guarantee:
         if not self.is_private:
             return "This run is NOT private: it adds no noise, and what it releases may reveal its data."
         at = delta if delta is not None else self.delta_hint
-        change = ADJACENCIES[self.adjacency].format(unit=self.unit)
+        changed = change(self.adjacency, self.unit)
         gdp = f"{rounded_up(self.mu)}-GDP"
         if self.distance:
             gdp += f" up to a total variation of {rounded_up(self.distance, 2)}"
@@ -217,7 +210,7 @@ class Guarantee:
             "(privacy-loss distribution, rounded up)",
         }[self.analysis]
         sentence = (
-            f"What {self.scope} releases satisfies {strength} with respect to {change}, where each "
+            f"What {self.scope} releases satisfies {strength} with respect to {changed}, where each "
             f"{self.unit} is used {self.participation}, {basis}."
         )
         return f"{sentence} {INSECURE}" if self.insecure else sentence
@@ -292,17 +285,3 @@ def compose(guarantees: Iterable[Guarantee]) -> Guarantee:
         and any(part.is_zcdp for part in parts),
         insecure=any(part.insecure for part in parts),
     )
-
-
-def rounded_up(value: float, digits: int = 4) -> str:
-    """`value` to `digits` significant digits, rounded up: what is printed is never too small.
-
-    Up from the shortest decimal that reads back as `value`, so that 0.001 prints as 0.001.
-    """
-    if value == 0:
-        return "0"
-    if math.isinf(value):
-        return "inf"
-    exact = Decimal(repr(float(value)))
-    unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
-    return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.{digits + 1}g}"

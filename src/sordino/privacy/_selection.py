@@ -32,8 +32,9 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_choice, require_fraction, require_positive
 from sordino.privacy._gdp import MIN_MU, SLACK, mu_from_epsilon_delta
-from sordino.privacy._guarantee import ADJACENCIES, INSECURE, UNITS, rounded_up
+from sordino.privacy._guarantee import UNITS
 from sordino.privacy._terms import Adjacency
+from sordino.privacy._words import ADJACENCIES, INSECURE, change, rounded_up
 
 KIND = "selection"
 LOGARITHMIC, GEOMETRIC = 0.0, 1.0
@@ -190,17 +191,17 @@ class SelectionGuarantee:
     def sentence(self, delta: float | None = None) -> str:
         """The guarantee in one honest sentence, at `delta` (or the hint it was planned with)."""
         at = delta if delta is not None else self.delta_hint
-        change = ADJACENCIES[self.adjacency].format(unit=self.unit)
+        changed = change(self.adjacency, self.unit)
         each = f"each of them {rounded_up(self.base_mu)}-GDP"
         known = f" {INSECURE}" if self.insecure else ""
         if at is None:
             return (
                 f"What the search releases is the best of a secret random number of runs "
-                f"({self.law.describe()}), {each} with respect to {change}.{known}"
+                f"({self.law.describe()}), {each} with respect to {changed}.{known}"
             )
         strength = f"({rounded_up(self.epsilon(at))}, {rounded_up(at)})-differential privacy"
         return (
-            f"What the search releases satisfies {strength} with respect to {change}: the best of a "
+            f"What the search releases satisfies {strength} with respect to {changed}: the best of a "
             f"secret random number of runs ({self.law.describe()}), {each}, with the cost of the "
             f"selection included (Renyi divergence, rounded up).{known}"
         )

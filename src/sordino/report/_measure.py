@@ -59,6 +59,12 @@ class ScoreTable:
             return 0.0
         return 1.96 * math.sqrt(value * (1 - value) / self.test_rows)
 
+    def text(self, value: float) -> str:
+        """A score as it is shown, with its interval if it is a rate."""
+        half = self.whisker(value)
+        spread = f" ± {half:.3f}" if half else ""
+        return (f"{value:.3f}" if self.is_rate else f"{value:.4g}") + spread
+
     def to_json(self) -> Mapping[str, Any]:
         """Plain data."""
         return {

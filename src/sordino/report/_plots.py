@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
@@ -68,7 +70,7 @@ def plan_figure(plan: Plan) -> Figure:
         axes.set_ylim(0, axes.get_ylim()[1] * 1.1)
         step_ticks(axes)
     if other is not None:
-        add_legend(figure, left)
+        add_legend(figure, *left.get_legend_handles_labels())
     return figure
 
 
@@ -87,8 +89,8 @@ def tradeoff_figure(guarantee: Guarantee) -> Figure:
     if hint is not None:
         epsilon = guarantee.epsilon(hint)
         bottom, left = axes.get_ylim()[0], axes.get_xlim()[0]
-        dotted = {"color": GREY, "linestyle": ":", "linewidth": 1.2}
-        axes.plot([epsilon, epsilon, left], [bottom, hint, hint], **dotted)
+        way = [epsilon, epsilon, left], [bottom, hint, hint]
+        axes.plot(*way, color=GREY, linestyle=":", linewidth=1.2)
         axes.set_ylim(bottom=bottom)
         axes.plot([epsilon], [hint], "o", color=VERMILION, markersize=7)
         # Beside the point on the side with more room.
@@ -210,14 +212,14 @@ def noise_calibration_figure(plan: Plan, coordinates: int = 400) -> Figure:
             linewidth=0,
             label="chance (95 %)",
         )
-        size = 6 if count < 40 else 3
-        dots = {"color": VERMILION, "markersize": size, "alpha": 0.7, "markeredgewidth": 0}
+        dots: dict[str, Any] = {"color": VERMILION, "alpha": 0.7, "markeredgewidth": 0}
+        dots["markersize"] = 6 if count < 40 else 3
         axes.plot(at, seen, "o", label="measured", zorder=3, **dots)
         _line(axes, at, predicted, color=BLUE, label="predicted")
         name_axes(axes, title, "step", "std per coordinate")
         axes.set_ylim(0, float(max(expected.max() * (1 + band), seen.max())) * 1.15)
         step_ticks(axes)
-    add_legend(figure, left)
+    add_legend(figure, *left.get_legend_handles_labels())
     return figure
 
 
@@ -246,39 +248,45 @@ def to_svg(figure: Figure, *, label: str = "", prefix: str = "figure") -> str:
     return re.sub(r"^<svg\b", f'<svg role="img" aria-label="{name}"', text).strip()
 
 
-def new_figure(panels: int, height: float = _HEIGHT) -> tuple[Figure, list[Any]]:
+def new_figure(panels: int, height: float = _HEIGHT) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, layout=ConstrainedLayoutEngine(w_pad=0.08))
     axes = [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
     for one in axes:
-        one.set_axisbelow(True)
+        plain_axes(one)
         one.grid(True, color=GREY, alpha=0.25, linewidth=0.8)
-        one.tick_params(labelsize=SMALL, colors=INK)
-        for side, spine in one.spines.items():
-            spine.set_visible(side in ("left", "bottom"))
-            spine.set_color(INK)
     return figure, axes
 
 
-def _line(axes: Any, at: NDArray[np.int64], values: Array, **style: Any) -> None:
+def plain_axes(
+    axes: Axes, *, size: float = SMALL, sides: Sequence[str] = ("left", "bottom")
+) -> None:
+    """Ink for what stands beside the axes, nothing around them but the `sides`."""
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=size, colors=INK)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in sides)
+        spine.set_color(INK)
+
+
+def _line(axes: Axes, at: NDArray[np.int64], values: Array, **style: Any) -> None:
     marker = "o" if len(at) == 1 else ""
     axes.plot(at, values[at - 1], linewidth=2, marker=marker, **style)
 
 
-def name_axes(axes: Any, title: str, x: str, y: str) -> None:
+def name_axes(axes: Axes, title: str, x: str, y: str) -> None:
     if title:
         axes.set_title(title, fontsize=NORMAL + 0.5, color=INK, loc="left", fontweight="bold")
     axes.set_xlabel(x, fontsize=NORMAL, color=INK)
     axes.set_ylabel(y, fontsize=NORMAL, color=INK)
 
 
-def add_legend(figure: Figure, axes: Any) -> None:
-    """One legend below all panels, where it can never cover a curve."""
-    handles, labels = axes.get_legend_handles_labels()
+def add_legend(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
+    """One legend below all panels, where it can never cover a curve, in as many rows as it needs."""
     legend = figure.legend(
         handles,
         labels,
         loc="outside lower center",
-        ncols=len(labels),
+        ncols=min(4, len(labels)),
         frameon=False,
         fontsize=NORMAL,
     )
@@ -286,7 +294,7 @@ def add_legend(figure: Figure, axes: Any) -> None:
         text.set_color(INK)
 
 
-def step_ticks(axes: Any) -> None:
+def step_ticks(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import one_line
 from sordino.privacy import Guarantee, rounded_up
+from sordino.report import decimated
 from sordino.together.federated._account import ROUNDED, ChainAccountant
 from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._coordinator import RoundRecord
@@ -185,13 +186,6 @@ def gathered(
     return Facts(agreement, tuple(history), clients, tuple(reported))
 
 
-def sampled_rounds(last: int, points: int = CURVE_POINTS) -> list[int]:
-    """Rounds 1 .. last, thinned to at most `points`, the first and the last kept."""
-    if last <= points:
-        return list(range(1, last + 1))
-    return sorted({round(1 + i * (last - 1) / (points - 1)) for i in range(points)})
-
-
 def _curve(
     agreement: Agreement, taken: Sequence[CommittedMessage], turns: int
 ) -> list[tuple[int, float]]:
@@ -209,43 +203,56 @@ def _curve(
         most = taken[-1].index if agreement.unit == "client" else agreement.uses
         worst = math.sqrt(agreement.total(taken[-1].index * most**2 * each))
         return [(message.round, worst) for message in taken]
-    account = agreement.account()
-    parent, curve = 0, []
-    for message in taken:
-        for index in range(parent + 1, message.index + 1):
-            groups = [0] if agreement.unit == "client" or index <= agreement.uses else []
-            if agreement.uses == 1 and agreement.unit == "example":
-                groups = [index - 1]
-            account = account.after(index, parent, groups, agreement.variance_of(index))
-            account = account.keeping([parent, index])
-        parent = message.index
-        curve.append((message.round, math.sqrt(agreement.total(account.mu_squared))))
-    return curve
+
+    def groups(index: int) -> list[int]:
+        if agreement.uses == 1 and agreement.unit == "example":
+            return [index - 1]
+        return [0] if agreement.unit == "client" or index <= agreement.uses else []
+
+    accounts = _replayed(agreement, agreement.account(), taken, groups)
+    spent = [math.sqrt(agreement.total(account.mu_squared)) for account in accounts]
+    return list(zip([message.round for message in taken], spent, strict=True))
 
 
-def _level(agreement: Agreement, taken: Sequence[CommittedMessage], turns: int) -> float | None:
-    """mu of a whole client against whoever sees its messages, up to its last one in the sum.
+def _replayed(
+    agreement: Agreement,
+    account: ChainAccountant,
+    taken: Sequence[CommittedMessage],
+    groups: Callable[[int], list[int]],
+) -> Iterator[ChainAccountant]:
+    """The account after each message that was taken; `groups`: who is in the message of an index.
 
     An honest server's word fixes every parent: a message is sent in a later turn than the last one that
     was committed, so all messages after that, up to the next one committed, take back its noise.
     """
+    parent = 0
+    for message in taken:
+        for index in range(parent + 1, message.index + 1):
+            account = account.after(index, parent, groups(index), agreement.variance_of(index))
+            account = account.keeping([parent, index])
+        parent = message.index
+        yield account
+
+
+def _whole_client(agreement: Agreement) -> ChainAccountant:
+    """An account of all examples of a message together."""
+    return ChainAccountant.opened(
+        reach=agreement.reach * agreement.batch,
+        leak=agreement.leak,
+        parameters=agreement.parameters,
+    )
+
+
+def _level(agreement: Agreement, taken: Sequence[CommittedMessage], turns: int) -> float | None:
+    """mu of a whole client against whoever sees its messages, up to its last one in the sum."""
     if agreement.unit == "client":
         return None  # that is the guarantee itself
     if agreement.trust == "secure-sum" and agreement.leak:
         return None  # a unit in more than one message is accounted for fresh noise only
     if taken and taken[-1].index > turns:
         return None  # more than one message a turn: not what an honest client says
-    account = ChainAccountant.opened(
-        reach=agreement.reach * agreement.batch,
-        leak=agreement.leak,
-        parameters=agreement.parameters,
-    )
-    parent = 0
-    for message in taken:
-        for index in range(parent + 1, message.index + 1):
-            account = account.after(index, parent, [0], agreement.variance_of(index))
-            account = account.keeping([parent, index])
-        parent = message.index
+    opened = _whole_client(agreement)
+    *_, account = opened, *_replayed(agreement, opened, taken, lambda _: [0])
     return math.sqrt(account.mu_squared * agreement.honest)
 
 
@@ -257,7 +264,7 @@ def _server_curves(
     server = Server(agreement, np.zeros(agreement.parameters, np.float32), bytes(32))
     numbers = {name: i for i, name in enumerate(agreement.clients)}
     once = agreement.unit == "example" and agreement.uses == 1
-    wanted = set(sampled_rounds(len(history)))
+    wanted = set(decimated(len(history), CURVE_POINTS).tolist())
     account = agreement.account()
     owners: list[int] = []
     groups: list[int] = []
@@ -285,11 +292,7 @@ def _server_levels(agreement: Agreement, history: Sequence[RoundRecord]) -> dict
     if agreement.unit == "client":
         return dict.fromkeys(agreement.clients)
     numbers = {name: i for i, name in enumerate(agreement.clients)}
-    account = ChainAccountant.opened(
-        reach=agreement.reach * agreement.batch,
-        leak=agreement.leak,
-        parameters=agreement.parameters,
-    )
+    account = _whole_client(agreement)
     for record in history:
         t = record.round
         members = [numbers[name] for name in record.committed]

@@ -6,11 +6,13 @@ Public facts only. Client names reach a figure as tick labels, where no letter h
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -19,12 +21,12 @@ from numpy.typing import NDArray
 from sordino.report import (
     BLUE,
     GREY,
-    INK,
-    NORMAL,
-    SMALL,
     VERMILION,
+    add_legend,
+    decimated,
     name_axes,
     new_figure,
+    plain_axes,
     step_ticks,
     to_svg,
 )
@@ -33,7 +35,6 @@ from sordino.together.federated._report_facts import (
     ClientFacts,
     Facts,
     Floats,
-    sampled_rounds,
     shares,
 )
 
@@ -92,7 +93,7 @@ def participation_figure(facts: Facts) -> Figure:
         axes.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         name_axes(axes, "", "round", "client (number in the table)")
     step_ticks(axes)
-    _below(
+    add_legend(
         figure,
         [Patch(color=_DOT), Patch(color=ORANGE)],
         [_TAKEN, _ASKED],
@@ -103,8 +104,9 @@ def participation_figure(facts: Facts) -> Figure:
 def spent_figure(facts: Facts) -> Figure:
     """Spent mu of the clients over the rounds, below the budget: each one's, or how they spread."""
     figure, (axes,) = new_figure(1)
-    rounds = np.array(sampled_rounds(facts.done))
-    handles, labels = [], []
+    rounds = decimated(facts.done, CURVE_POINTS)
+    handles: list[Artist] = []
+    labels: list[str] = []
     if len(facts.clients) <= FEW:
         for client, (colour, style) in zip(facts.clients, _LINES, strict=False):
             (line,) = axes.plot(
@@ -129,7 +131,7 @@ def spent_figure(facts: Facts) -> Figure:
     axes.set_xlim(*_span(facts.done))
     name_axes(axes, "", "round", "spent mu")
     step_ticks(axes)
-    _below(figure, handles, labels)
+    add_legend(figure, handles, labels)
     return figure
 
 
@@ -153,7 +155,7 @@ class ClientPicture:
         for place, axes in enumerate(old):
             axes.set_subplotspec(grid[0, place])
         strip = figure.add_subplot(grid[1, :])
-        self._axes: dict[str, tuple[Any, float]] = {"mu": (old[0], budget * 1.12)}
+        self._axes: dict[str, tuple[Axes, float]] = {"mu": (old[0], budget * 1.12)}
         if self._has_epsilon:
             self._axes["epsilon"] = (old[1], top * 1.12)
         for name, (axes, most) in self._axes.items():
@@ -174,19 +176,16 @@ class ClientPicture:
         strip.set_xlim(*_span(T))
         strip.set_ylim(0, 1)
         strip.set_yticks([])
-        strip.tick_params(labelsize=SMALL, colors=INK)
-        for side, spine in strip.spines.items():
-            spine.set_visible(side == "bottom")
-            spine.set_color(INK)
+        plain_axes(strip, sides=("bottom",))
         name_axes(strip, "", "round: asked for", "")
         step_ticks(strip)
         self._axes |= {"taken": (strip, 1.0), "asked": (strip, 1.0)}
         handles = [line, dash, Patch(color=BLUE), Patch(color=ORANGE)]
-        _below(figure, handles, ["spent", "budget", _TAKEN, _ASKED])
+        add_legend(figure, handles, ["spent", "budget", _TAKEN, _ASKED])
         text = to_svg(figure, label=self._LABEL, prefix="client")
         # Where the axes are: known only now that the figure was laid out.
         size = figure.get_size_inches() * 72
-        self._boxes = {name: _box(axes, size, most) for name, (axes, most) in self._axes.items()}
+        self._boxes = {name: _Box(axes, size, most) for name, (axes, most) in self._axes.items()}
         self._parts = self._cut(text)
 
     def svg(self, client: ClientFacts, label: str) -> str:
@@ -230,11 +229,8 @@ class ClientPicture:
         return parts
 
     def _stairs(self, name: str, rounds: Floats, values: Floats) -> str:
-        x, y = self._boxes[name].place(rounds, values)
-        steps = [f"M{x[0]:.1f} {y[0]:.1f}"]
-        for i in range(1, len(x)):
-            steps.append(f"L{x[i]:.1f} {y[i]:.1f}")
-        return "".join(steps)
+        corners = zip(*self._boxes[name].place(rounds, values), strict=True)
+        return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in corners)
 
     def _marks(self, rounds: Sequence[int]) -> str:
         if not rounds:
@@ -247,33 +243,26 @@ class ClientPicture:
 
 
 class _Box:
-    """Where the numbers of some axes lie in the drawing."""
+    """Where the numbers of some axes, from 0 to `most`, lie in a drawing of this size."""
 
-    def __init__(self, x: tuple[float, ...], y: tuple[float, ...]) -> None:
-        self._x, self._y = x, y
+    def __init__(self, axes: Axes, size: Floats, most: float) -> None:
+        place, (width, height) = axes.get_position(), size
+        self._x = place.x0 * width, place.x1 * width, *axes.get_xlim()
+        self._y = (1 - place.y0) * height, (1 - place.y1) * height, most
 
     def place(self, x: Floats, y: Floats) -> tuple[Floats, Floats]:
-        (left, right, first, last), (bottom, top, low, high) = self._x, self._y
-        up = np.clip((y - low) / (high - low), 0, 1)
+        (left, right, first, last), (bottom, top, most) = self._x, self._y
         return (
             left + (x - first) / (last - first) * (right - left),
-            bottom + up * (top - bottom),
+            bottom + np.clip(y / most, 0, 1) * (top - bottom),
         )
-
-
-def _box(axes: Any, size: NDArray[Any], most: float) -> _Box:
-    place, (width, height) = axes.get_position(), size
-    return _Box(
-        (place.x0 * width, place.x1 * width, *axes.get_xlim()),
-        ((1 - place.y0) * height, (1 - place.y1) * height, 0.0, most),
-    )
 
 
 def _steps(curve: Sequence[tuple[int, float]], last: int) -> tuple[Floats, Floats]:
     """Corners of the stairs from nothing at round 1 to the last round."""
     kept = curve
     if len(curve) > CURVE_POINTS:
-        kept = [curve[i - 1] for i in sampled_rounds(len(curve))]
+        kept = [curve[i - 1] for i in decimated(len(curve), CURVE_POINTS)]
     rounds, values, now = [0.5], [0.0], 0.0
     for at, value in kept:
         rounds += [at, at]
@@ -282,7 +271,7 @@ def _steps(curve: Sequence[tuple[int, float]], last: int) -> tuple[Floats, Float
     return np.array([*rounds, last + 0.5]), np.array([*values, now])
 
 
-def _at(curve: Sequence[tuple[int, float]], rounds: NDArray[Any]) -> Floats:
+def _at(curve: Sequence[tuple[int, float]], rounds: NDArray[np.int64]) -> Floats:
     """The curve's values at some rounds; 0 before it begins."""
     known = np.array([0, *(at for at, _ in curve)])
     values = np.array([0.0, *(value for _, value in curve)])
@@ -291,20 +280,6 @@ def _at(curve: Sequence[tuple[int, float]], rounds: NDArray[Any]) -> Floats:
 
 def _span(last: int) -> tuple[float, float]:
     return 0.5, last + 0.5
-
-
-def _below(figure: Figure, handles: Iterable[Any], labels: Sequence[str]) -> None:
-    """A legend below all panels, in as many rows as it needs."""
-    legend = figure.legend(
-        list(handles),
-        list(labels),
-        loc="outside lower center",
-        ncols=min(4, len(labels)),
-        frameon=False,
-        fontsize=NORMAL,
-    )
-    for text in legend.get_texts():
-        text.set_color(INK)
 
 
 def _rgb(colour: str) -> Floats:
