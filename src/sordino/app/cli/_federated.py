@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sordino import models
 from sordino._base.errors import SordinoError, require_choice, require_count
@@ -378,6 +377,14 @@ def _spent(mu: float, agreement: Agreement) -> str:
 @contextmanager
 def _watched(agreement: Agreement) -> Iterator[federated.Callbacks]:
     """A bar with rounds, participation and score, and a line for everything unusual."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     console = out()
     columns = (
         TextColumn("rounds"),

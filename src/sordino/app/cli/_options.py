@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from functools import wraps
+from functools import cache, wraps
 from inspect import Parameter, signature
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -97,6 +97,7 @@ def with_fields(cls: type, name: str) -> Callable[[F], F]:
     return lambda command: _extended(command, name, added, gather)
 
 
+@cache
 def _annotated(option: Option) -> Any:
     limits = (option.low, option.high)
     within = "" if None in limits else f", from {option.low:g} to {option.high:g}"

@@ -31,7 +31,6 @@ from sordino.app.cli._party_run import (
     write_report,
     write_results,
 )
-from sordino.app.cli._party_simulation import Simulation
 from sordino.app.cli._party_terms import ProposalOptions, show_consortium, show_members, show_shares
 from sordino.app.cli._train import check_account
 from sordino.engine import ledger as ledgers
@@ -279,6 +278,9 @@ def simulate(
 
     The same command again goes on with a simulation that was stopped.
     """
+    # Processes and sockets: for this command only.
+    from sordino.app.cli._party_simulation import Simulation
+
     if every is not None:
         require_count("every", every)
     simulation = Simulation.prepared(folder, wanted, wanted.asked(options), data, _names(parties))
