@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -111,7 +111,7 @@ class EstimatedInfluence:
 
     def save(
         self,
-        path: str | os.PathLike[str],
+        path: Path | str,
         fit: str = "exponential",
         *,
         ratio_cap: float | None = 2.0,
