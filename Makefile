@@ -3,12 +3,14 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test test-slow fuzz lint format bench docs clean
+.PHONY: help demo test test-slow coverage wheel fuzz lint format bench docs clean
 
 help:
 	@echo "make demo       train a private model on real data and write a report"
 	@echo "make test       lint, type check and test"
 	@echo "make test-slow  the long tests"
+	@echo "make coverage   the tests again, with a report of what they do not reach"
+	@echo "make wheel      build the wheel, install it in an empty environment, run the demo there"
 	@echo "make fuzz       coverage-guided fuzzing of every reader (docs/robustness.md)"
 	@echo "make bench      the benchmarks of docs/benchmarks.md"
 	@echo "make docs       the documentation as a site, in site/"
@@ -36,6 +38,12 @@ test: $(VENV)/.dev lint
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m slow --durations=10
 
+coverage: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+
+wheel: $(VENV)/.dev
+	$(BIN)/python tools/check_wheel.py --keep dist
+
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
 	$(BIN)/python -m fuzz all --inputs 120000
@@ -44,6 +52,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/counts.py check
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
@@ -57,4 +66,4 @@ docs: $(VENV)/.python
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) site demo-output .pytest_cache .ruff_cache .mypy_cache .fuzz
+	rm -rf $(VENV) site demo-output .pytest_cache .ruff_cache .mypy_cache .fuzz .coverage .coverage.* dist

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from sordino import Logistic, Softmax
-from sordino._base.keystore import KeyStore
+from sordino.engine import KeyStore
 from sordino.together.federated import DurableClient, agree, simulate, split
 from sordino.together.sites import (
     ModelSpec,

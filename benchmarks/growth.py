@@ -64,7 +64,7 @@ def step_seconds(plan: Any, start: np.ndarray, data: tuple[np.ndarray, np.ndarra
     `benchmarks.recipes.seconds_per_step` does not wait for that copy, which grows with the rows.
     """
     run = TrainingRun(plan, Logistic(), start, data, key=RunKey.from_insecure_seed(0))
-    jax.block_until_ready((run.output(), run._data))
+    jax.block_until_ready((run.output(), run.driver.records))
     began = time.process_time()
     while not run.finished:
         run.advance()
@@ -83,8 +83,8 @@ def train(
     against: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Steps of logistic regression; `against` names the recipe that they are compared with."""
-    sizes = {"examples": examples, "batch_size": batch, "steps": steps}
-    noise = {"noise_multiplier": 1.0} if recipe != "sgd" else {}
+    sizes: dict[str, Any] = {"examples": examples, "batch_size": batch, "steps": steps}
+    noise: dict[str, Any] = {"noise_multiplier": 1.0} if recipe != "sgd" else {}
     plan = sordino.plan(recipe, **sizes, **noise, **options)
     other = None if against is None else sordino.plan(**against, **sizes)
     data, start = rows_of(examples, features), np.zeros(features, np.float32)
@@ -247,7 +247,7 @@ def _in_turn(
     return {"cpu_ms": cpu, "over_sordino": ratios, "steps": steps, "counted": {}}
 
 
-PARTS = {
+PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     "train": train,
     "federated": federated,
     "planning": planning,

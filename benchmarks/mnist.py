@@ -16,6 +16,7 @@ import os
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from sordino import Softmax
 from sordino.engine import compilation_cache
 
 SEEDS = 20
-SETTINGS = {
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "dp-memf, square-root Toeplitz": (
         "dp-memf",
         {"mechanism": "toeplitz", "momentum": 0.95, "learning_rate": 2.0},

@@ -137,21 +137,21 @@ def _ready(name: str, arrays: tuple[Any, Any]) -> tuple[Any, Any]:
         return arrays
     X, y = arrays
     # Public constants, as in Opacus' example.
-    pixels = np.asarray(X, np.float32).reshape(-1, 28, 28)
+    pixels: Any = np.asarray(X, np.float32).reshape(-1, 28, 28)
     pixels = pixels / 255 if pixels.max() > 1 else pixels
     return (pixels - 0.1307) / 0.3081, np.asarray(y, np.int32)
 
 
 def _take_part(folder: Path, name: str, place: int, parties: int, answers: Any) -> None:
     os.environ["SORDINO_KEYS"] = str(folder / "keys")
-    from sordino.together.parties import Watcher
+    from sordino.together.parties import Callbacks
     from sordino.together.sites import PartySite
 
     cpu = time.process_time()
     every: list[float] = []
-    watcher = Watcher(turned=lambda record, learner: every.append(record.seconds))
+    callbacks = Callbacks(turned=lambda record, learner: every.append(record.seconds))
     site = PartySite.load(folder)
-    result = site.run(_own(name, place, parties), join_timeout=120.0, watcher=watcher)
+    result = site.run(_own(name, place, parties), join_timeout=120.0, callbacks=callbacks)
     answers.put(
         {
             "place": place,

@@ -45,8 +45,13 @@ def two_gradients() -> dict[str, float]:
     X = rng.normal(size=(n, 785)).astype(np.float32) / 28
     y = rng.integers(0, 10, n).astype(np.int32)
     start = np.zeros((10, 785), np.float32)
-    common = {"examples": n, "batch_size": 500, "steps": 200, "noise_multiplier": 1.0}
-    ways = {
+    common: dict[str, Any] = {
+        "examples": n,
+        "batch_size": 500,
+        "steps": 200,
+        "noise_multiplier": 1.0,
+    }
+    ways: dict[str, dict[str, Any]] = {
         "dp-sgd": {"sampling": "fixed"},
         "dp-srm": {"sampling": "fixed"},
         "dp-mu2": {},
@@ -114,7 +119,7 @@ def long_runs() -> dict[str, float]:
     return result
 
 
-class _AnyNode(dict):
+class _AnyNode(dict[Any, Any]):
     """Stands for all nodes ever released; only the reads are timed."""
 
     def __init__(self, value: np.ndarray) -> None:

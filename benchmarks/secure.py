@@ -31,14 +31,15 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from tests.support.certificates import create_certificate
+from tests.support.plain_sums import noised_total
+from tests.support.turn_file import TurnFile
 
 from sordino.parts.mechanisms import KEY_BYTES, ChaCha20Generator
 from sordino.together.secure import (
     SecureSum,
     Tls,
     certificate_fingerprint,
-    create_certificate,
-    noised_total,
 )
 
 PARTIES = 5
@@ -95,7 +96,7 @@ class Engine:
 
 
 def _mask_end(**settings: Any) -> SecureSum:
-    from sordino.together.secure import MaskSum, StarTransport, TurnFile
+    from sordino.together.secure import MaskSum, StarTransport
 
     name, roster, tls = settings["name"], settings["roster"], settings["tls"]
     star = StarTransport.join(roster, name, tls.certificate, tls.key, timeout=TIMEOUT)

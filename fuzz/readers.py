@@ -7,6 +7,7 @@ import gzip
 import lzma
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -331,6 +332,10 @@ _JSON = (
 _TABLE_NAMES = ("input.csv", "input.tsv", "input.csv.gz", "input.csv.bz2", "input.csv.xz")
 _PACKED_NAMES = ("input", "input.gz", "input.bz2", "input.xz")
 
+# Readers of published data belong to the workshop, which is in the repository only.
+WORKSHOP = ("svmlight", "idx", "cifar", "cifar-archive")
+HAS_WORKSHOP = find_spec("benchmarks") is not None
+
 READERS: dict[str, Reader] = {
     reader.name: reader
     for reader in (
@@ -492,4 +497,5 @@ READERS: dict[str, Reader] = {
             share=0.08,
         ),
     )
+    if HAS_WORKSHOP or reader.name not in WORKSHOP
 }

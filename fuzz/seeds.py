@@ -238,9 +238,9 @@ def messages() -> Iterator[bytes]:
 
 @cache
 def _consortia() -> tuple[Any, ...]:
+    from sordino.together._certificates import new_certificate
     from sordino.together.parties._consortium import Consortium, PartyCard
     from sordino.together.parties._terms import agree
-    from sordino.together.secure._certificates import new_certificate
     from sordino.together.secure._roster import RosterEntry
 
     made = []

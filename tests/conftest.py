@@ -21,20 +21,13 @@ os.environ["XDG_CACHE_HOME"] = os.path.join(tempfile.gettempdir(), "sordino-test
 
 
 @pytest.fixture
-def own_recipes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_recipes() -> Iterator[None]:
     """Recipes that a test registers are gone after it."""
-    from sordino.parts.contributions import _contributions as contributions
-    from sordino.planning import _registry as registry
-    from sordino.planning import recipes
+    from sordino.parts.contributions import CONTRIBUTIONS
+    from sordino.planning import RECIPES
 
-    monkeypatch.setattr(recipes, "RECIPES", recipes.RECIPES)
-    monkeypatch.setattr(recipes, "STREAMS", recipes.STREAMS)
-    kinds = dict(contributions.KINDS)
-    monkeypatch.setattr(registry, "OWN", set())
-    monkeypatch.setattr(registry, "OWN_STREAMS", set())
-    yield
-    contributions.KINDS.clear()
-    contributions.KINDS.update(kinds)
+    with RECIPES.temporary(), CONTRIBUTIONS.temporary():
+        yield
 
 
 @pytest.fixture(autouse=True)

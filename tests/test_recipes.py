@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import sordino
+from sordino import SordinoError
 from sordino.parts._losses import Logistic
+from sordino.parts.contributions import Contribution
 from sordino.parts.mechanisms._tree import Tree
-from sordino.planning.recipes import COMMON_OPTIONS, RECIPES, SPECIAL_OPTIONS, STREAMS
+from sordino.planning.recipes import COMMON_OPTIONS, OPTIONS, RECIPES
 from sordino.privacy._gdp import mu_from_epsilon_delta
 
 
@@ -18,10 +22,10 @@ def test_every_recipe_is_described(name: str) -> None:
     assert recipe.name == name
     for text in (recipe.title, recipe.reference, recipe.use_when, recipe.avoid_when):
         assert len(text) > 10
-    assert set(recipe.defaults) <= {*COMMON_OPTIONS, *SPECIAL_OPTIONS}
-    assert recipe.stream in STREAMS
-    assert recipe.options({})["mechanism"] in recipe.mechanisms
-    assert recipe.options({})["sampling"] in recipe.samplings
+    assert {*COMMON_OPTIONS, *recipe.options} <= set(OPTIONS)
+    assert isinstance(recipe.contribution_for(recipe.defaults(), 4), Contribution)
+    assert recipe.defaults()["mechanism"] in recipe.mechanisms
+    assert recipe.defaults()["sampling"] in recipe.samplings
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -65,3 +69,39 @@ def test_the_papers_algorithm_at_its_exact_cost() -> None:
     printed = 4 * np.sqrt(106) * 2 * np.sqrt(np.log(1e5))
     assert printed / plan.noise == pytest.approx(16.8, abs=0.05)
     assert printed / (2 * plan.noise) == pytest.approx(8.41, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given", "words"),
+    [
+        ("dp-memf", {"mechanism": "blt", "bands": 4}, "bands has no effect with mechanism 'blt'"),
+        ("dp-srm", {"optimizer": "sgd", "step_length": 0.3}, "it goes with 'adaptive'"),
+        (
+            "dp-nsgd-sr",
+            {"residual_clip": 0.3},
+            "residual_clip has no effect with form 'anchor-free'",
+        ),
+        ("dp-nsgd-sr", {"schedule": "exponential"}, "schedule of dp-nsgd-sr 'exponential'"),
+        ("dp-mu2", {"optimizer": "adam"}, "optimizer of dp-mu2 'adam' is not known"),
+        ("dp-memf", {"momentun": 0.3}, "has no option 'momentun'; did you mean 'momentum'"),
+    ],
+)
+def test_options_without_effect_are_refused(recipe: str, given: dict[str, Any], words: str) -> None:
+    budget = {"epsilon": 4.0, "delta": 1e-5}
+    with pytest.raises(SordinoError, match=words):
+        sordino.plan(recipe, examples=400, batch_size=100, epochs=2, **budget, **given)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_says_what_it_means(name: str) -> None:
+    option = OPTIONS[name]
+    assert option.name == name
+    assert len(option.help) > 10
+    assert option.type in (int, float, str)
+    assert option.needs is None or option.needs[0] in OPTIONS
+    users = [r for r in RECIPES.values() if name in r.option_names()]
+    assert users
+    for recipe in users:
+        value = recipe.defaults()[name]
+        assert value is None or isinstance(value, (option.type, int))
+        assert not option.choices or value in option.choices

@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import sordino
 from benchmarks.lab.experiment import Contender, Experiment, PopulationSpec, TargetBudget, Tuning
 from benchmarks.lab.tasks import TASKS
-from sordino import _version
 
 # What all figures follow from; a task names what its own follow from besides.
 _ROOMS = (
@@ -154,7 +154,7 @@ def _slim(population: PopulationSpec) -> PopulationSpec:
 def _key(piece: Cell | Trial) -> str:
     task = TASKS[piece.task]
     digest = figures_digest(task.sources_of(piece.population), task.outside)
-    return _hash([_content(piece), _version.__version__, digest])
+    return _hash([_content(piece), sordino.__version__, digest])
 
 
 def _content(piece: Cell | Trial) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _hash(content: Any) -> str:
 def figures_digest(sources: tuple[str, ...], outside: tuple[str, ...] = ()) -> str:
     """Of the code that plans and trains, of a task's own sources, and of what it uses of a checkout."""
     root = Path(__file__).parents[2]
-    package = Path(_version.__file__).parents[1]
+    package = Path(str(sordino.__file__)).parents[1]
     total = hashlib.sha256()
     for name in (*_ROOMS, *sources):
         place = (package if name.startswith("sordino/") else root) / name

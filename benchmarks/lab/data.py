@@ -15,7 +15,7 @@ from scipy.ndimage import gaussian_filter
 from benchmarks.lab.experiment import PopulationSpec, Tuning
 from benchmarks.lab.models import NETWORKS, NetworkLoss, network_loss
 from benchmarks.lab.scattering import scattering_features
-from benchmarks.lab.strokes import DRAWINGS, Whitening, drawings
+from benchmarks.lab.strokes import DRAWINGS, drawings
 from benchmarks.published import Rows, TrainTest, load_a9a, load_cifar10, load_ijcnn1, load_mnist
 from sordino import LinearLoss, Logistic, NonconvexLogistic, Softmax, SordinoError
 from sordino._base.errors import (
@@ -25,6 +25,7 @@ from sordino._base.errors import (
     require_positive,
     shown,
 )
+from sordino.models import PublicWhitening
 
 Array = NDArray[np.float32]
 Loss = LinearLoss | NetworkLoss
@@ -121,10 +122,10 @@ FEATURES: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
 
 
 @lru_cache(maxsize=1)
-def _whitening(features: str, groups: int, kept: int, side: int) -> Whitening:
+def _whitening(features: str, groups: int, kept: int, side: int) -> PublicWhitening:
     """The directions of drawings of a side, by features that are made as those of rows are."""
     built = RowRule(features=features, groups=groups, norm=1.0)(drawings(DRAWINGS, side))
-    return Whitening.of(built, kept)
+    return PublicWhitening.of(built, kept)
 
 
 def _norms(rows: Array) -> Array:

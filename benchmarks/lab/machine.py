@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from sordino._version import __version__
+from sordino import __version__
 
 
 @cache

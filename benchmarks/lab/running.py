@@ -141,7 +141,7 @@ def make_plan(
 def in_units(recipe: str, settings: Mapping[str, Any], unit: float) -> dict[str, Any]:
     """Settings for rows of norm 1, converted to rows of norm `unit`; see `PopulationSpec`."""
     result = dict(settings)
-    defaults = recipe_named(recipe).options({})
+    defaults = recipe_named(recipe).defaults()
     optimizer = result.get("optimizer", defaults["optimizer"])
     powers = dict.fromkeys(_CLIPS, 1) | dict.fromkeys(_LENGTHS, -1)
     powers["learning_rate"] = -1 if optimizer == "normalized" else -2

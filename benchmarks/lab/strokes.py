@@ -1,4 +1,4 @@
-"""Drawings of random pen strokes, and the directions in which their features vary.
+"""Drawings of random pen strokes, whose features are a public imitation of handwriting's.
 
 Nothing is learned from data here. Features of images are far from even: a few directions have most of
 the variance, and what all images share takes part of every norm. A private linear model pays for both,
@@ -9,14 +9,10 @@ mass in its middle, as the publishers of MNIST say of theirs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh
-
-from sordino import SordinoError
 
 Array = NDArray[np.float32]
 DRAWINGS = 6_000
@@ -26,8 +22,6 @@ _BOX = 20 / 28
 _LINES, _BENDS, _POINTS = (1, 3), (2, 6), 60
 # How often a line begins on the one before; half the width of the pen, in pixels of an image of 28.
 _TOUCHING, _PEN = 0.7, (1.2, 2.6)
-# Directions that vary less than this share of the first one are not stretched any further.
-_LEAST = 0.01
 
 
 def drawings(count: int, side: int) -> Array:
@@ -75,37 +69,3 @@ def _centred(image: NDArray[np.float64]) -> NDArray[np.float64]:
     middle, pixels = (len(image) - 1) / 2, np.arange(len(image))
     shifts = [round(middle - float(image.sum(axis=axis) @ pixels / image.sum())) for axis in (1, 0)]
     return np.roll(image, shifts, axis=(0, 1))
-
-
-@dataclass(frozen=True, eq=False)
-class Whitening:
-    """``(rows - mean) @ directions``.
-
-    Attributes:
-      mean: of the drawings' features, (features,).
-      directions: eigenvectors of the covariance of the drawings' features, each divided by the root
-        of its eigenvalue plus a hundredth of the largest one, (features, kept).
-    """
-
-    mean: Array
-    directions: Array
-
-    @classmethod
-    def of(cls, features: Array, kept: int) -> Whitening:
-        """By the features of drawings, (drawings, features)."""
-        count, width = features.shape
-        if not 0 < kept <= min(width, count - 1):
-            raise SordinoError(
-                f"{count:,} drawings with {width:,} features have no {kept:,} directions to keep"
-            )
-        mean = features.mean(axis=0)
-        apart = features - mean
-        covariance = (apart.T @ apart).astype(np.float64) / count
-        values, vectors = eigh(covariance, subset_by_index=[width - kept, width - 1])
-        stretched = vectors / np.sqrt(np.maximum(values, 0) + _LEAST * values[-1])
-        return cls(mean, stretched[:, ::-1].astype(np.float32))
-
-    def __call__(self, rows: Array) -> Array:
-        result: Array = rows @ self.directions  # centred afterwards: no second copy of wide rows
-        result -= self.mean @ self.directions
-        return result

@@ -20,6 +20,7 @@ from sordino._base.lazy import lazy_names
 from sordino._version import __version__ as __version__
 
 __all__ = [
+    "Adjacency",
     "BudgetExceeded",
     "Guarantee",
     "LeastSquares",
@@ -27,6 +28,7 @@ __all__ = [
     "LinearLoss",
     "Logistic",
     "MissingExtraError",
+    "NoiseKind",
     "NonconvexLogistic",
     "Plan",
     "PlanMismatchError",
@@ -42,6 +44,7 @@ __all__ = [
     "Snapshot",
     "Softmax",
     "SordinoError",
+    "Unit",
     "__version__",
     "audit",
     "compare",
@@ -92,7 +95,10 @@ if TYPE_CHECKING:
     from sordino.planning import compare_recipes as compare_recipes
     from sordino.planning import plan as plan
     from sordino.planning import register as register
+    from sordino.privacy import Adjacency as Adjacency
     from sordino.privacy import Guarantee as Guarantee
+    from sordino.privacy import NoiseKind as NoiseKind
+    from sordino.privacy import Unit as Unit
     from sordino.privacy import compose as compose
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

@@ -19,7 +19,7 @@ from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._client import Client, ClientState, SentMessage
 from sordino.together.federated._contribution import ClientEvaluator, LocalData
 from sordino.together.federated._messages import Reply, RoundRequest
-from tests.federated.worlds import reference_agreement
+from tests.support.federated import reference_agreement
 
 # Few messages and runs: at 99.9 % the interval is about a third of mu to either side.
 FEW = {"trials": 120}
@@ -251,7 +251,7 @@ def test_noise_that_is_bound_to_a_counter_only(monkeypatch: pytest.MonkeyPatch) 
             reply = client.respond(start, request)[1]
             assert isinstance(reply, Reply)
             values.append(reply.values.astype(np.int64))
-        sums = [client.data.total(r.point, r.previous, r.round, 0).value for r in requests]
+        sums = [client.data.total(r.point, r.previous, r.round, 0).clipped for r in requests]
         return values[1] - values[0], sums[1] - sums[0]
 
     seen, data = difference()

@@ -2,8 +2,8 @@
 
 No statistical audit can see a short seed: the noise has the right distribution, and only whoever tries
 all seeds knows it. So this is an attack script: recompute the noise of every seed, subtract it from one
-release, and look whether what is left is one of the two possible sums (papers/01 section 3.1, 03
-section 2.7).
+release, and look whether what is left is one of the two possible sums (papers/01 section 3.1,
+papers/03 section 2.7).
 """
 
 from __future__ import annotations

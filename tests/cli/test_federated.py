@@ -257,7 +257,7 @@ def test_simulate_with_the_other_kinds_of_trust(here: Path, trust: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nowhere", "--data", "all.csv"], "'nowhere/agreement.json' cannot be read"),
+        (["nowhere", "--data", "all.csv"], "cannot read 'nowhere/agreement.json'"),
         (["study", "--data", "h0.csv", "--data", "h1.csv"], "for each of the 3 clients; got 2"),
         (["study", "--data", "nowhere.csv"], "there is no file 'nowhere.csv'"),
         (["study", "--data", "all.csv", "--test-file", "no.csv"], "there is no file 'no.csv'"),

@@ -17,9 +17,8 @@ from sordino.planning._plans import Plan
 Vector = np.ndarray
 # Gradients of all examples at one point, (examples, d).
 Gradients = Callable[[Vector], np.ndarray]
-# Contributions of recipes that are not the library's, by kind: from its numbers and the gradients at
-# this point to what each example adds.
-OWN: dict[str, Callable[[dict[str, Any], np.ndarray], np.ndarray]] = {}
+# Contributions of recipes that are not the library's, by kind: references as `check_recipe` takes them.
+OWN: dict[str, Callable[[list[np.ndarray], dict[str, Any], int], np.ndarray]] = {}
 Penalty = Callable[[Vector], Vector]
 
 
@@ -53,7 +52,7 @@ def contributions(plan: Plan, g: Gradients, x: Sequence[Vector]) -> list[np.ndar
         before = g(x[max(t - 1, 0)])
         return [clip(now, C1), clip(before, C1)]
     if kind in OWN:
-        return [OWN[kind](numbers, now)]
+        return [OWN[kind]([g(point) for point in x], numbers, t)]
     B, gamma, C2 = numbers["lag"], numbers["gamma"], numbers["difference_clip"]
 
     def lagged(a: np.ndarray, a_before: np.ndarray) -> np.ndarray:

@@ -105,7 +105,7 @@ def skipped_root(patch: pytest.MonkeyPatch) -> None:
 
 
 def clips_one_by_one(patch: pytest.MonkeyPatch) -> None:
-    """Both gradients clipped, then subtracted: (a + b) C instead of C (papers 02 E1, 03 E15)."""
+    """Both gradients clipped, then subtracted: (a + b) C instead of C (papers/02 E1, papers/03 E15)."""
 
     def combine(self: Any, gradients: tuple[Any, ...], clip: Any, terms: Any) -> tuple[Any, ...]:
         now, before = (clip(gradient, terms["clip"]) for gradient in gradients)

@@ -14,7 +14,7 @@ import pytest
 
 import sordino
 from sordino import SordinoError
-from sordino.parts.contributions import _contributions as contributions
+from sordino.parts.contributions import CONTRIBUTIONS
 from sordino.planning import _registry as registry
 from sordino.planning import recipes
 from sordino.planning.recipes import Recipe
@@ -41,13 +41,9 @@ NAME = own.RECIPE.name
 @pytest.fixture
 def registered(own_recipes: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The recipe is in the table, and in that of the contract suite; afterwards it never was."""
-    registry.register(own.RECIPE, contribution=own.Normalized)
-    for module in (cases, test_contract):
-        monkeypatch.setattr(module, "RECIPES", recipes.RECIPES)
+    registry.register(own.RECIPE)
     # What it is, written down a second time, in double precision.
-    monkeypatch.setitem(
-        reference.OWN, "normalized", lambda n, g: reference.clip(g / n["short"], n["clip"])
-    )
+    monkeypatch.setitem(reference.OWN, own.ShrinkingClip.kind, own.reference)
     yield
     cases.make.cache_clear()
     cases.neighbours.cache_clear()
@@ -102,9 +98,9 @@ def test_registered_it_is_like_any_other() -> None:
         delta=1e-5,
     )
     assert NAME in {row.recipe for row in found.ranked}
-    registry.register(own.RECIPE, contribution=own.Normalized)  # again: nothing happens
-    bound = own.Normalized(clip=0.5, short=0.1).bounds(3)
-    np.testing.assert_array_equal(bound, 0.5)
+    registry.register(own.RECIPE)  # again: nothing happens
+    bound = own.ShrinkingClip(clip=0.5, shrink=0.25).bounds(3)
+    np.testing.assert_array_equal(bound, [[0.5, 0.125, 0.05]])
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -113,33 +109,45 @@ def recipe(**changes: Any) -> Recipe:
 
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize(
-    ("changes", "contribution", "words"),
+    ("changes", "words"),
     [
-        ({"name": "dp-gd"}, None, "another recipe called 'dp-gd'"),
-        ({"name": "dp-x", "stream": "unheard of"}, None, "the stream 'unheard of'"),
-        ({"name": "dp-x", "defaults": {}}, own.Normalized, "no default for 'short'"),
+        ({"name": "dp-gd"}, "another recipe called 'dp-gd'"),
+        ({"name": NAME, "title": "another"}, f"another recipe called {NAME!r}"),
+        ({"name": "dp-x", "options": {}}, "no default for 'shrink'"),
+        ({"name": "dp-x", "mechanisms": ("blp",)}, "no mechanism 'blp'; did you mean 'blt'"),
+        (
+            {"name": "dp-x", "schedules": ("unifrom",)},
+            "no schedule 'unifrom'; did you mean 'uniform'",
+        ),
+        ({"name": "dp-x", "samplings": ("poissson",)}, "sampling of dp-x 'poissson' is not known"),
+        (
+            {"name": "dp-x", "contribution": "gradient"},
+            "must be a class of Contribution or a function",
+        ),
     ],
 )
-def test_what_cannot_be_registered(changes: dict[str, Any], contribution: Any, words: str) -> None:
+def test_what_cannot_be_registered(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(SordinoError, match=words):
-        registry.register(recipe(**changes), contribution=contribution)
+        registry.register(recipe(**changes))
     assert "dp-x" not in recipes.RECIPES
 
 
+def test_only_recipes_are_registered() -> None:
+    with pytest.raises(SordinoError, match="got a str"):
+        registry.register("dp-gd")  # type: ignore[arg-type]
+
+
 @pytest.mark.usefixtures("own_recipes")
-def test_nobody_takes_the_place_of_a_stream_of_the_library() -> None:
+def test_nobody_takes_the_place_of_a_contribution_of_the_library() -> None:
     """Otherwise dp-sgd, or a plan read from a file, would promise what somebody else's class does."""
-    before, kinds = dict(recipes.STREAMS), dict(contributions.KINDS)
-    taken = recipe(name="dp-other", stream=recipes.recipe_named("dp-sgd").stream)
-    with pytest.raises(SordinoError, match="another stream"):
-        registry.register(taken, contribution=own.Normalized)
+    kinds = dict(CONTRIBUTIONS)
     kind, known = next(iter(kinds.items()))
-    double = type(known.__qualname__, (own.Normalized,), {"kind": kind})
+    double = type(known.__qualname__, (own.ShrinkingClip,), {"kind": kind})
     double.__qualname__ = known.__qualname__
     with pytest.raises(SordinoError, match="another contribution"):
-        registry.register(recipe(name="dp-third"), contribution=double)
-    assert dict(recipes.STREAMS) == before
-    assert kinds == contributions.KINDS
+        registry.register(recipe(name="dp-third", contribution=double))
+    assert dict(CONTRIBUTIONS) == kinds
+    assert "dp-third" not in recipes.RECIPES
 
 
 def test_the_example_is_short_and_gone_after_a_test() -> None:

@@ -17,6 +17,7 @@ from sordino._base.keys import RunKey
 from sordino.engine import _adaptive as adaptive
 from sordino.engine._adaptive import LEVELS, AdaptiveRun, clipped_losses
 from sordino.engine._entry import as_records
+from sordino.engine._records import Records
 from sordino.parts._losses import LeastSquares, Logistic, NonconvexLogistic
 from sordino.parts.contributions._base import Evaluator
 from sordino.parts.contributions._gradient import VmapEvaluator
@@ -79,8 +80,8 @@ class Recorder:
         monkeypatch.setattr(adaptive, "clipped_losses", self.losses)
 
     def gradient(self, *arguments: Any) -> Any:
-        self.stds.append(float(arguments[5]))
-        self.indices.append(int(arguments[7]))
+        self.stds.append(float(arguments[4]))
+        self.indices.append(int(arguments[6]))
         return self.noisy_gradient(*arguments)
 
     def losses(self, *arguments: Any) -> Any:
@@ -347,8 +348,9 @@ def test_one_example_changes_a_loss_sum_by_at_most_its_clip() -> None:
     sizes = np.linspace(0, 2, 5).astype(np.float32)
 
     def sums(valid: np.ndarray) -> np.ndarray:
-        found = clipped_losses(stream, w, u, sizes, (X,), jnp.asarray(valid), np.float32(3))
-        high, low = np.asarray(found.value, np.int64).T
+        records = Records((X,), jnp.asarray(valid))
+        found = clipped_losses(stream, w, u, sizes, records, np.float32(3))
+        high, low = np.asarray(found.clipped, np.int64).T
         return high * 256 + low
 
     everyone = np.ones(200, np.float32)
@@ -364,12 +366,12 @@ def test_one_example_changes_a_loss_sum_by_at_most_its_clip() -> None:
 def test_loss_sums_are_exact() -> None:
     X, y = binary(N, D)
     stream = LinearEvaluator(Logistic(), GradientRule())
-    data, valid = stream.prepare(as_records((X, y)), jnp.ones(N))
+    records = Records(*stream.prepare(as_records((X, y)), jnp.ones(N)))
     u = np.array([-1.0, 0.5, 0.0], np.float32)
     sizes = np.linspace(0, 2, 21).astype(np.float32)
-    found = clipped_losses(stream, np.zeros(D, np.float32), u, sizes, data, valid, np.float32(1.0))
+    found = clipped_losses(stream, np.zeros(D, np.float32), u, sizes, records, np.float32(1.0))
     assert "hidden" in repr(found)
-    high, low = np.asarray(found.value, np.float64).T
+    high, low = np.asarray(found.clipped, np.float64).T
     z = -sizes[:, None] * (X @ u)
     wanted = np.clip(np.logaddexp(0, z) - y * z, 0, 1).sum(axis=1)
     np.testing.assert_allclose((high * 256 + low) / LEVELS, wanted, atol=N / LEVELS)

@@ -14,8 +14,8 @@ import pytest
 import sordino
 from sordino import Plan, SordinoError
 from sordino._base.keys import RunKey
-from sordino.engine._noise import DrawnRows, Layout
-from sordino.engine._run import TrainingRun, lattice_noise
+from sordino.engine._noise import DrawnRows, Layout, lattice_noise
+from sordino.engine._run import TrainingRun
 from sordino.parts._losses import Logistic
 from sordino.parts.contributions._base import Evaluator
 from sordino.parts.updates._base import Update

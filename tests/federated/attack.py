@@ -189,7 +189,7 @@ class Audit:
             variance = agreement.variance * (index if agreement.growing else 1)
             generator = ChaCha20Generator(key)
             y = discrete_gaussian(Fraction(variance), agreement.parameters, generator)
-            s = client.data.total(request.point, request.previous, request.round, block).value
+            s = client.data.total(request.point, request.previous, request.round, block).clipped
             parent = request.committed
             message = s + y
             if parent:

@@ -18,11 +18,11 @@ from sordino.together.federated._account import (
     LEAK_UNITS,
     ChainAccountant,
     chain_cost,
-    tree_mu_squared,
 )
 from sordino.together.federated._agreeing import SCHEDULES, agree
 from sordino.together.federated._agreement import ADJACENCIES, TRUST
 from sordino.together.federated._noise import cancelled_draws
+from tests.support.federated import tree_mu_squared
 
 from .attack import Attacker, coarse, rho, scripted, small
 
@@ -273,7 +273,7 @@ class TestThePapersNumbers:
             rows[1, 0] = 1.0 if last else 0.0
             client = real(agreement, 1e6 * rows, np.array([-1e6, 3e6], np.float32))
             zero = np.zeros(4, np.float32)
-            sums.append(client.data.total(zero, zero, 1, 0).value)
+            sums.append(client.data.total(zero, zero, 1, 0).clipped)
         moved = float(np.linalg.norm(sums[0] - sums[1]))
         assert moved > 1.99 * agreement.clip / agreement.step
         attacker = Attacker(scripted(agreement))

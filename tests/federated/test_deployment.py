@@ -216,10 +216,10 @@ def check(folder: Path, agreement: Agreement, model: ModelSpec) -> None:
             total = clients[name].client.data.total(
                 request.point, request.previous, request.round, sent.block
             )
-            values = total.value + noise[name, index]
+            values = total.clipped + noise[name, index]
             if sent.parent:
                 values = values - cancelled_draws(noise[name, sent.parent], agreement.leak)
-            sums += total.value
+            sums += total.clipped
             reply = Reply(
                 agreement.digest,
                 name,

@@ -15,8 +15,7 @@ from sordino._base.keystore import KeyStore
 from sordino.together.federated import _durable as durable_module
 from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._coordinator import DurableServer
-from sordino.together.federated._durable import DurableClient
-from sordino.together.federated._journal import Journal, SealFile
+from sordino.together.federated._durable import DurableClient, MessageJournal
 from sordino.together.federated._messages import Refusal, Reply, message_from_bytes
 from tests.federated.worlds import (
     FEATURES,
@@ -179,15 +178,15 @@ def test_killed_between_any_two_steps_it_sends_what_it_would_have_sent(
         raise Killed
 
     with monkeypatch.context() as patch:
-        real_add, real_keep = Journal.add, SealFile.keep
+        real_add, real_keep = MessageJournal.add, MessageJournal.keep
         if step == "before the journal":
-            patch.setattr(Journal, "add", die)
+            patch.setattr(MessageJournal, "add", die)
         if step == "in the journal":
             patch.setattr(durable_module, "_sealed", die)
         if step == "before the seal":
-            patch.setattr(SealFile, "keep", die)
+            patch.setattr(MessageJournal, "keep", die)
         if step == "after the seal":
-            patch.setattr(SealFile, "keep", lambda *a: (real_keep(*a), die()))
+            patch.setattr(MessageJournal, "keep", lambda *a: (real_keep(*a), die()))
         assert real_add
         with pytest.raises(Killed):
             client.answer(raw)

@@ -24,8 +24,8 @@ from sordino.together.federated.flower._app import (
     server_app,
     unpack,
 )
-from sordino.together.federated.flower._inprocess import InProcessGrid, run_in_process
-from sordino.together.federated.flower._losses import LossyEndpoint
+from sordino.together.federated.flower._simulation import InProcessGrid, run_in_process
+from tests.support.lossy import LossyEndpoint
 
 
 class Adder:
@@ -391,14 +391,16 @@ def test_flower_calls_nobody() -> None:
 
 def test_importing_the_rest_of_the_room_imports_no_flwr() -> None:
     code = (
-        "import sys, sordino.together.federated._endpoints; "
-        "assert 'flwr' not in sys.modules and 'numpy' not in sys.modules"
+        "import sys, sordino.together.federated; "
+        "assert 'flwr' not in sys.modules and 'numpy' not in sys.modules; "
+        "import sordino.together.federated._messages; "
+        "assert 'flwr' not in sys.modules and 'jax' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_toys_fit_the_protocols() -> None:
-    from sordino.together.federated._endpoints import Coordinator, Endpoint
+    from sordino.together.federated._messages import Coordinator, Endpoint
 
     endpoint: Endpoint = Adder(1)
     lossy: Endpoint = LossyEndpoint(endpoint)

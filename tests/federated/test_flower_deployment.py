@@ -41,17 +41,16 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from sordino._base.errors import SordinoError
 from sordino._base.files import write_atomically
-from sordino.together.federated.flower._app import pack, unpack
-from sordino.together.federated.flower._deployment import (
+from sordino.together._certificates import (
     create_authority,
     create_client_key,
     create_server_certificate,
-    join,
-    serve,
+    read_client_key,
 )
-from sordino.together.federated.flower._keys import read_client_key
-from sordino.together.federated.flower._losses import LossyEndpoint
+from sordino.together.federated.flower import join, serve
+from sordino.together.federated.flower._app import pack, unpack
 from sordino.together.federated.flower._superlink import _register, _StateGrid, _superlink
+from tests.support.lossy import LossyEndpoint
 
 HOST = "127.0.0.1"
 ROUNDS = 30

@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from sordino.parts._losses import LeastSquares, Softmax
 from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu
 from sordino.together.federated import _client as client_module
-from sordino.together.federated._account import ChainAccountant, tree_mu_squared
+from sordino.together.federated._account import ChainAccountant
 from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._client import Client, ClientState
 from sordino.together.federated._contribution import ClientEvaluator, LocalData
 from sordino.together.federated._messages import Refusal, Reply, message_from_bytes
 from sordino.together.federated._noise import cancelled_draws
 from sordino.together.federated._server import Server, ServerState
+from tests.support.federated import tree_mu_squared
 
 from .attack import Attacker, Audit, coarse, mask, scripted, small
 
@@ -390,7 +391,7 @@ def test_10_hostile_server() -> None:
 
     raw = 1200 * unclipped(point) - 1199 * unclipped(-point)
     assert np.linalg.norm(raw) > 9000
-    found = data.total(point, -point, 1200, 0).value
+    found = data.total(point, -point, 1200, 0).clipped
     whole = math.sqrt(sum(int(v) ** 2 for v in found))
     assert whole * agreement.step <= S
     assert whole * agreement.step > 0.9999 * S
@@ -400,7 +401,7 @@ def test_10_hostile_server() -> None:
     for t in (1, 2, 1200):
         a, b = rng.normal(size=(2, 7850))
         a, b = (0.05 * v / np.linalg.norm(v) for v in (a, b))
-        found = data.total(a.astype(np.float32), b.astype(np.float32), t, 0).value
+        found = data.total(a.astype(np.float32), b.astype(np.float32), t, 0).clipped
         assert math.sqrt(sum(int(v) ** 2 for v in found)) * agreement.step <= S
     # And through the client itself, which answers.
     attacker = Attacker(Client("client-0", agreement, data))

@@ -19,8 +19,7 @@ from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._cohorts import Cohorts, random_cohorts
 from sordino.together.federated._partition import split
 from sordino.together.federated._simulator import simulate
-from sordino.together.federated._sum_noise import RoundNoise
-from sordino.together.federated._sum_stream import SumStream
+from sordino.together.federated._sum_stream import RoundNoise, SumStream
 
 # The paper's experiment: S = G + L D, replace-one.
 S = 118.1232
@@ -34,7 +33,7 @@ EXPERIMENT: dict[str, Any] = {
 HALF: dict[str, Any] = {**EXPERIMENT, "per_round": 50, "rounds": 1200}
 FIFTH: dict[str, Any] = {**EXPERIMENT, "per_round": 20, "rounds": 3000}
 K = 600
-LEAK = 1 - 2.2 / K  # the spec's; `agree` chooses one for the averaged iterates
+LEAK = 1 - 2.2 / K  # papers/02 1.7; `agree` chooses one for the averaged iterates
 
 
 def sigma(agreement: Agreement, index: int = 1) -> float:

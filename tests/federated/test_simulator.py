@@ -24,8 +24,7 @@ from sordino.together.federated._partition import split
 from sordino.together.federated._replay import SERVER
 from sordino.together.federated._server import Server, ServerState
 from sordino.together.federated._simulator import simulate
-from sordino.together.federated._sum_noise import RoundNoise
-from sordino.together.federated._sum_stream import SumStream
+from sordino.together.federated._sum_stream import RoundNoise, SumStream
 
 SEED = 7
 # How often a test with a statistic may fail by chance, per comparison.

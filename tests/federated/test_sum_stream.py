@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.together.federated._account import tree_mu_squared
 from sordino.together.federated._agreeing import agree
 from sordino.together.federated._cohorts import (
     Cohorts,
@@ -18,10 +17,9 @@ from sordino.together.federated._cohorts import (
 )
 from sordino.together.federated._sum_stream import (
     SumStream,
-    expected_precision,
     observers,
-    precision_bounds,
 )
+from tests.support.federated import expected_precision, precision_bounds, tree_mu_squared
 
 
 def cohorts_at_random(M: int, m: int, T: int, seed: int) -> Cohorts:

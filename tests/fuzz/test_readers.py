@@ -171,7 +171,7 @@ class TestTheContractItself:
         def write(reader: Reader) -> str | None:
             return feed(reader, tmp_path, "input", b"")
 
-        sample = READERS["idx"]
+        sample = READERS["csv"]
         fields = {"check": sample.check, "seeds": sample.seeds}
         with pytest.raises(KeyError):
             write(Reader("broken", broken, **fields))  # type: ignore[arg-type]

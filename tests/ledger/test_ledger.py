@@ -214,7 +214,7 @@ def test_the_order_is_that_of_the_entries_whatever_the_clock_says(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger.reserve("people", gaussian(0.01), run="r1")
-    monkeypatch.setattr(ledger_module, "_now", lambda: "1999-01-01T00:00:00+00:00")
+    monkeypatch.setattr(ledger_module, "utc_now", lambda: "1999-01-01T00:00:00+00:00")
     ledger.reserve("people", gaussian(0.01), run="r2")
     ledger.start("r2")
     numbers = [entry.number for entry in Ledger.open(ledger.path).history()]

@@ -1,4 +1,4 @@
-"""BLT strategies: the tables of papers/00 and 03, and the algebra against dense matrices."""
+"""BLT strategies: the tables of papers/00 and papers/03, and the algebra against dense matrices."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.support.dyadic import all_nodes
 
 from sordino._base.errors import SordinoError
 from sordino.parts.mechanisms._base import mechanism_from_json
@@ -14,7 +15,7 @@ from sordino.parts.mechanisms._honaker import full_tree, node_gram
 from sordino.parts.mechanisms._maps import LaggedMomentumMap
 from sordino.parts.mechanisms._tree import Tree
 from sordino.parts.mechanisms._workloads import Workload
-from sordino.privacy._dyadic import all_nodes, node_matrix, nodes_between
+from sordino.privacy._dyadic import node_matrix, nodes_between
 from sordino.privacy._participation import FixedBatches, SinglePass
 from sordino.privacy._sensitivity import sensitivity
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.support.dyadic import all_nodes, decoder
 
 from sordino._base.errors import SordinoError
 from sordino.parts.mechanisms import _base as base
@@ -15,7 +16,7 @@ from sordino.parts.mechanisms._tree import Tree
 from sordino.parts.mechanisms._windows import reconstruct, recurrence, window_sum
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.parts.mechanisms.factorize._toeplitz import sqrt_toeplitz
-from sordino.privacy._dyadic import all_nodes, decoder, node_matrix, nodes_between, used_nodes
+from sordino.privacy._dyadic import node_matrix, nodes_between, used_nodes
 from sordino.privacy._participation import FixedBatches
 from sordino.privacy._sensitivity import sensitivity
 
@@ -180,7 +181,7 @@ def test_windows_of_exact_nodes_are_momentum_sums() -> None:
 @pytest.mark.parametrize(("B", "T"), [(1, 9), (3, 20), (5, 5), (5, 4), (8, 50)])
 @pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0])
 def test_printed_reconstruction_is_the_recurrence(B: int, T: int, gamma: float) -> None:
-    """Random node arrays: section 1.2 (Algorithm 4, indices corrected) against section 4 (H and M)."""
+    """Random node arrays: papers/00 1.2 (Algorithm 4, indices corrected) against section 4."""
     G, D = random_nodes(T, 1), random_nodes(T, 2)
     found = recurrence(G, D, T, B, 0.9, gamma)
     for t in range(1, T + 1):
@@ -199,7 +200,7 @@ def test_windows_and_lag_are_the_same_estimate(gamma: float) -> None:
     np.testing.assert_allclose(recurrence(G, D, T, B, beta, gamma), expected, atol=1e-12)
 
 
-# ---- section 4: Algorithm 2' against Algorithm 1 at equal mu -------------------------------------
+# ---- papers/00 section 4: Algorithm 2' against Algorithm 1 at equal mu --------------------------------
 
 
 def root(workload: Workload, rule) -> Banded:
@@ -271,8 +272,8 @@ def test_square_root_saves_as_much_here_as_for_plain_momentum() -> None:
 def test_long_runs_at_equal_mu(
     monkeypatch: pytest.MonkeyPatch, B, Q, alpha, rho, gamma, with_tree, with_root
 ) -> None:
-    """The other columns. For B = 509 the page adds up the trees' separate maxima, .792 and .577; no
-    pattern attains both, and the joint maximum gives 2 % less."""
+    """The other columns. For B = 509 papers/00 section 4 adds up the trees' separate maxima, .792
+    and .577; no pattern attains both, and the joint maximum gives 2 % less."""
     monkeypatch.setattr(base, "LONGEST_MATRIX", 6000)
     found = noise_against_algorithm_1(B, Q, alpha, rho, gamma, tree)
     assert with_tree * 0.97 < found < with_tree * 1.005

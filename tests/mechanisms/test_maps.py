@@ -43,7 +43,7 @@ ids = [f"{i} {m.name}" for i, m in enumerate(MAPS)]
 
 
 def recursion(m: LinearMap, x: np.ndarray) -> np.ndarray:
-    """The algorithm as the page has it, one step after the other."""
+    """The algorithm as the notes on its paper have it, one step after the other."""
     out = []
     if isinstance(m, Composed):
         for part in m.maps:

@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.support.dyadic import decoder
 
 from sordino._base.errors import SordinoError
 from sordino.parts.mechanisms._base import mechanism_from_json
 from sordino.parts.mechanisms._tree import Tree
 from sordino.parts.mechanisms._workloads import Workload
-from sordino.privacy._dyadic import decoder, node_matrix, nodes_between, used_nodes
+from sordino.privacy._dyadic import node_matrix, nodes_between, used_nodes
 from sordino.privacy._participation import SinglePass
 from sordino.privacy._sensitivity import sensitivity
 

@@ -1,4 +1,4 @@
-"""Dense optima for maps that are not Toeplitz and for weighted outputs (papers/03 3.7, 04 2.3)."""
+"""Dense optima for maps that are not Toeplitz and for weighted outputs (papers/03 3.7, papers/04 2.3)."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def test_single_participation_figures_of_paper_04() -> None:
 
 
 def test_final_loss_of_a_quadratic() -> None:
-    """Section 2.3: ``W_ts = eta^2/2 sum_j lam_j (1 - eta lam_j)^(2T - t - s)``, of rank 20 in 32 steps.
+    """papers/04 2.3: ``W_ts = eta^2/2 sum_j lam_j (1 - eta lam_j)^(2T - t - s)``, of rank 20 in 32 steps.
 
-    The page does not name the spectrum; this one gives its figures, 2.87 and 1.37.
+    Those notes do not name the spectrum; this one gives its figures, 2.87 and 1.37.
     """
     n, eta = 32, 0.5
     eigenvalues = np.linspace(0.05, 1, 20)

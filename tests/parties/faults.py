@@ -39,11 +39,11 @@ from sordino._base.keystore import KeyStore
 from sordino._version import code_digest
 from sordino.parts._losses import Logistic
 from sordino.privacy._values import ClippedSum
-from sordino.together.parties import _engines as engines
+from sordino.together._callbacks import Callbacks
+from sordino.together.parties import _party as engines
 from sordino.together.parties._consortium import Consortium
-from sordino.together.parties._journal import Journal, TurnRecord
+from sordino.together.parties._journal import TurnJournal, TurnRecord
 from sordino.together.parties._learner import Learner
-from sordino.together.parties._party import Watcher
 from sordino.together.parties._rows import PartyRows
 from sordino.together.parties._terms import agree
 from sordino.together.secure._mask import MaskSum
@@ -131,7 +131,7 @@ def take_part(order: dict[str, Any]) -> dict[str, Any]:
         records(place, terms.examples[place], order["features"]),
         store=KeyStore(Path(order["keys"])),
         join_timeout=order["join_timeout"],
-        watcher=Watcher(met=lambda session, settled: note("met", settled), turned=turned),
+        callbacks=Callbacks(met=lambda session, settled: note("met", settled), turned=turned),
         watch=None if heard is None else lambda name, body: _heard(heard, body),
     )
     leaves = np.concatenate([np.ravel(leaf) for leaf in _leaves(finished.params)])
@@ -155,19 +155,19 @@ def _heard(file: int, body: bytes) -> None:
 
 
 def _watch_claims(note: Callable[..., None]) -> None:
-    claim, settle = Journal.claim, Journal.settle
+    claim, settle = TurnJournal.claim, TurnJournal.settle
 
-    def claiming(self: Journal, turn: int) -> None:
+    def claiming(self: TurnJournal, turn: int) -> None:
         note("claiming", turn)
         claim(self, turn)
         note("claimed", turn)
 
-    def settling(self: Journal, turn: int, noised: Any, *rest: Any) -> None:
+    def settling(self: TurnJournal, turn: int, noised: Any, *rest: Any) -> None:
         note("settling", turn)
         settle(self, turn, noised, *rest)
         note("settled", turn, "lost" if noised is None else "sum")
 
-    Journal.claim, Journal.settle = claiming, settling  # type: ignore[method-assign]
+    TurnJournal.claim, TurnJournal.settle = claiming, settling  # type: ignore[method-assign]
 
 
 def _watch_engine(note: Callable[..., None], private: str | None) -> None:
@@ -269,7 +269,7 @@ class Zygote:
         cache = Path(tempfile.gettempdir()) / "sordino-test-cache" / "parties"
         environment = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
             "JAX_PLATFORMS": "cpu",
             # Every process compiles the same two programs.
             "JAX_COMPILATION_CACHE_DIR": str(cache),
@@ -384,7 +384,7 @@ class Study:
         assert all(o is not None and o["state"] == "done" for o in outcomes), outcomes
         return [o for o in outcomes if o is not None]
 
-    def journal(self, place: int) -> Journal:
+    def journal(self, place: int) -> TurnJournal:
         name = self.names[place]
         store = KeyStore(self.folder / f"{name}.keys")
         return PartySite.load(self.folder / name).journal(store)

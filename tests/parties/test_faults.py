@@ -21,15 +21,15 @@ from sordino._base.keys import RunKey
 from sordino._base.keystore import KeyStore
 from sordino.parts._losses import Logistic
 from sordino.privacy._values import ClippedSum
+from sordino.together._certificates import new_certificate
 from sordino.together.parties._consortium import PartyCard
-from sordino.together.parties._journal import Journal
+from sordino.together.parties._journal import TurnJournal
 from sordino.together.parties._learner import Learner
 from sordino.together.parties._meeting import Meeting
 from sordino.together.parties._party import run_party
 from sordino.together.parties._rows import PartyRows
 from sordino.together.parties._terms import Terms, agree
 from sordino.together.secure import _transport as transport
-from sordino.together.secure._certificates import new_certificate
 from sordino.together.secure._mask import MaskSum
 from sordino.together.secure._roster import RosterEntry
 from sordino.together.secure._transport import StarTransport
@@ -244,7 +244,7 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> threading.local:
     around(transport._Link, "receive_frame")
     around(KeyStore, "replace")
     for name in ("claim", "settle"):
-        around(Journal, name)
+        around(TurnJournal, name)
     return here
 
 
@@ -486,7 +486,7 @@ def test_records_without_a_gradient_contribute_nothing(tmp_path: Path, zygote: Z
     noise = np.random.default_rng(0)
     for step in range(3):
         assert bad[rows(step)].any()
-        one, other = spoilt.vector().value, without.vector().value
+        one, other = spoilt.vector().clipped, without.vector().clipped
         # Gradients by differentiation and by formula may differ in their last bits.
         assert np.abs(one - other).max() <= 100 * 4
         noised = other + noise.integers(-(2**20), 2**20, 8)
@@ -516,7 +516,7 @@ def test_a_party_that_takes_all_its_records_changes_nothing_of_the_others(tmp_pa
             learner = Learner(terms, place, Logistic(), start, data, key=key)
             if lies and place == 2:
                 learner._rows.of = lambda step: np.arange(80)  # type: ignore[method-assign]
-            found.append(learner.vector().value)
+            found.append(learner.vector().clipped)
         return found
 
     honest, lying = vectors(False), vectors(True)

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sordino._base.errors import PlanMismatchError, SordinoError
 from sordino._base.keystore import KeyStore
 from sordino.together.parties import _journal as module
-from sordino.together.parties._journal import Journal, Seal, packed, unpacked
+from sordino.together.parties._journal import TurnJournal, TurnSeal, packed, unpacked
 
 SESSION, PARTY = "ab" * 32, "north"
 SEAL = f"{SESSION[:32]}-{PARTY}"
@@ -31,8 +31,8 @@ class Home:
     def __init__(self, folder: Path) -> None:
         self.path, self.store = folder / "journal.db", KeyStore(folder / "keys")
 
-    def open(self, data: bytes = b"data") -> Journal:
-        found = Journal(self.path, SESSION, PARTY, store=self.store)
+    def open(self, data: bytes = b"data") -> TurnJournal:
+        found = TurnJournal(self.path, SESSION, PARTY, store=self.store)
         try:
             found.bind(b"code", b"model", data)
         except BaseException:
@@ -46,7 +46,7 @@ class Home:
         assert "\n" not in str(error.value)
         return str(error.value)
 
-    def filled(self, turns: int) -> Journal:
+    def filled(self, turns: int) -> TurnJournal:
         found = self.open()
         for turn in range(turns):
             found.claim(turn)
@@ -138,7 +138,7 @@ class Turns(RuleBasedStateMachine):
         self.journal = self.home.open()
         self.claimed.append(self.rows)
         self.rows += 1
-        assert Seal.from_bytes(self.home.seal.read_bytes()).claimed == self.rows
+        assert TurnSeal.from_bytes(self.home.seal.read_bytes()).claimed == self.rows
 
     @rule()
     def take_a_copy(self) -> None:
@@ -155,7 +155,7 @@ class Turns(RuleBasedStateMachine):
         newest.mkdir(exist_ok=True)
         self.home.copies(newest)
         self.home.put_back(self.folder)
-        assert "is older than what this party has taken part in" in self.home.refusal()
+        assert "it is an old or another copy" in self.home.refusal()
         self.home.put_back(newest)
         self.journal = self.home.open()
 
@@ -185,7 +185,7 @@ TestTurns.settings = settings(
 def test_a_journal_that_is_gone_is_refused_too(home: Home) -> None:
     home.filled(3).close()
     home.path.unlink()
-    assert "it has 0 turns, and there were 3" in home.refusal()
+    assert "has 0 turns, but 3 were claimed" in home.refusal()
 
 
 def test_without_its_seal_a_party_does_not_go_on(home: Home) -> None:
@@ -206,7 +206,7 @@ def test_without_its_seal_a_party_does_not_go_on(home: Home) -> None:
 
 def test_a_process_that_ended_before_its_first_seal_can_begin_again(home: Home) -> None:
     """Between the new file and the seal nothing was claimed, so nothing is lost with the secret."""
-    Journal(home.path, SESSION, PARTY, store=home.store).close()
+    TurnJournal(home.path, SESSION, PARTY, store=home.store).close()
     assert home.path.exists()
     assert not home.seal.exists()
     with_seal = home.open()
@@ -241,7 +241,7 @@ def test_a_file_of_something_else_is_refused(home: Home, tmp_path: Path) -> None
     home.filled(2).close()
     for session, party in (("cd" * 32, PARTY), (SESSION, "south")):
         with pytest.raises(SordinoError, match="belongs to another"):
-            Journal(home.path, session, party, store=home.store)
+            TurnJournal(home.path, session, party, store=home.store)
     good = home.path.read_bytes()
     home.path.write_bytes(b"not a database at all" * 100)
     assert "cannot be used" in home.refusal()
@@ -252,7 +252,7 @@ def test_a_file_of_something_else_is_refused(home: Home, tmp_path: Path) -> None
 def test_other_data_or_another_model_is_refused(home: Home) -> None:
     home.filled(1).close()
     assert "other data, another model or other code" in home.refusal(b"datb")
-    found = Journal(home.path, SESSION, PARTY, store=home.store)
+    found = TurnJournal(home.path, SESSION, PARTY, store=home.store)
     # Parts do not run into each other.
     for parts in ((b"codemodel", b"data"), (b"code", b"model", b"dat", b"a"), (b"code", b"data")):
         with pytest.raises(PlanMismatchError):
@@ -265,8 +265,8 @@ def test_two_processes_cannot_hold_it(home: Home, tmp_path: Path) -> None:
     home.filled(1).close()
     holding = (
         "import sys; from pathlib import Path; from sordino._base.keystore import KeyStore;"
-        "from sordino.together.parties._journal import Journal;"
-        f"held = Journal(Path({str(home.path)!r}), {SESSION!r}, {PARTY!r},"
+        "from sordino.together.parties._journal import TurnJournal;"
+        f"held = TurnJournal(Path({str(home.path)!r}), {SESSION!r}, {PARTY!r},"
         f" store=KeyStore(Path({str(home.store.folder)!r})));"
         "print('held', flush=True); sys.stdin.read()"
     )
@@ -296,13 +296,13 @@ def test_nothing_secret_is_in_the_files_beside_the_results(home: Home, tmp_path:
     vectors, rows = [], []
     noise = np.random.default_rng(0)
     for turn in range(4):
-        vectors.append(learner.vector().value.copy())
+        vectors.append(learner.vector().clipped.copy())
         rows.append(learner._rows.of(turn))
         found.claim(turn)
         noised = vectors[-1] + np.rint(noise.normal(size=8) * 2**23).astype(np.int64)
         found.settle(turn, noised)
         learner.take(noised)
-    secret, key = Seal.from_bytes(home.seal.read_bytes()).secret, found.key
+    secret, key = TurnSeal.from_bytes(home.seal.read_bytes()).secret, found.key
     held = b"".join(p.read_bytes() for p in tmp_path.glob("journal.db*"))
     found.close()
     held += home.path.read_bytes()
@@ -317,8 +317,8 @@ def test_nothing_secret_is_in_the_files_beside_the_results(home: Home, tmp_path:
     for hidden in (secret, key.derive("party data"), key.derive("batches/0")):
         assert hidden not in held
         assert hidden.hex().encode() not in held
-    assert secret not in repr(Seal.from_bytes(home.seal.read_bytes())).encode()
-    assert secret.hex() not in repr(Seal.from_bytes(home.seal.read_bytes()))
+    assert secret not in repr(TurnSeal.from_bytes(home.seal.read_bytes())).encode()
+    assert secret.hex() not in repr(TurnSeal.from_bytes(home.seal.read_bytes()))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 
 from sordino._base.errors import PlanMismatchError, SordinoError
 from sordino._base.keys import RunKey
-from sordino.engine._run import TrainingRun, lattice_noise
+from sordino.engine._noise import lattice_noise
+from sordino.engine._run import TrainingRun
 from sordino.parts._batches import public_order
 from sordino.parts._losses import NonconvexLogistic
 from sordino.together.parties._encoding import DifferenceCodec
@@ -71,7 +72,7 @@ def test_one_party_alone_is_the_centralized_run_bit_for_bit(
     draws = lattice_noise(plan, D, key)
     assert draws is not None
     while not learner.finished:
-        learner.take(learner.vector().value + draws._draw(learner.done))
+        learner.take(learner.vector().clipped + draws._draw(learner.done))
     assert np.array_equal(np.asarray(run.output()), learner.params)
 
 
@@ -92,7 +93,7 @@ def test_what_parties_release_is_the_plan_s_sum_with_the_plan_s_noise(
     for t in range(min(16, terms.plan.population.steps)):
         own = sum(learner._sum() for learner in learners)
         z.append(rng.integers(-1000, 1000, D))
-        released = sum(learner.vector().value for learner in learners) + z[t]
+        released = sum(learner.vector().clipped for learner in learners) + z[t]
         noise = z[t] - sum(
             (z[j] for j in mechanism.cancelled_draws(t) or ()), np.zeros(D, np.int64)
         )
@@ -147,7 +148,7 @@ def test_a_lost_turn_changes_nothing_and_the_next_one_goes_on(
     learner.vector()
     learner.take(None)
     assert (learner.digest(), learner.done) == (before, 1)
-    learner.take(learner.vector().value)
+    learner.take(learner.vector().clipped)
     assert learner.digest() != before
 
 
@@ -191,7 +192,7 @@ def test_a_party_with_nothing_in_a_batch_adds_zero(
     learner = Learner(
         terms, 1, LOSS, np.zeros(D, np.float32), half, key=RunKey.from_insecure_seed(0)
     )
-    assert not learner.vector().value.any()
+    assert not learner.vector().clipped.any()
 
 
 def test_sums_beyond_32_bits_do_not_wrap(records: tuple[np.ndarray, np.ndarray]) -> None:
@@ -209,7 +210,7 @@ def test_sums_beyond_32_bits_do_not_wrap(records: tuple[np.ndarray, np.ndarray])
         terms, 0, steep, np.zeros(1, np.float32), (X, y), key=RunKey.from_insecure_seed(0)
     )
     learner._rows.of = lambda t: np.arange(N)  # type: ignore[method-assign]
-    (total,) = learner.vector().value
+    (total,) = learner.vector().clipped
     # Clipped a little short, to whole steps.
     assert total % N == 0
     assert 0.99 * terms.bound <= total // N <= terms.bound

@@ -15,13 +15,13 @@ import pytest
 from sordino._base.errors import SordinoError, one_line
 from sordino._base.keystore import KeyStore
 from sordino.together.parties import _meeting as meeting
-from sordino.together.parties._journal import Journal
+from sordino.together.parties._journal import TurnJournal
 from sordino.together.parties._meeting import FACTS, MOST_SKEW, Meeting, confirm, meet
 from sordino.together.secure import _transport as transport
-from sordino.together.secure._certificates import create_certificate
 from sordino.together.secure._pads import Pads, new_private_key, public_key
 from sordino.together.secure._roster import Roster, RosterEntry
 from sordino.together.secure._transport import StarTransport
+from tests.support.certificates import create_certificate
 
 COMMON = {
     "version": "0.4.0",
@@ -51,10 +51,10 @@ class World:
         self.roster = Roster("study", members, "127.0.0.1", self.listener.getsockname()[1])
         self.pool = ThreadPoolExecutor(count)
 
-    def journal(self, place: int) -> Journal:
+    def journal(self, place: int) -> TurnJournal:
         name = self.roster.names[place]
         store = KeyStore(self.folder / f"{name}.keys")
-        found = Journal(self.folder / f"{name}.db", SESSION, name, store=store)
+        found = TurnJournal(self.folder / f"{name}.db", SESSION, name, store=store)
         found.bind(b"data")
         return found
 
@@ -89,7 +89,9 @@ class World:
         self,
         facts: Mapping[int, Mapping[str, Any]] | None = None,
         *,
-        change: Callable[[int, StarTransport, Journal], None] = lambda place, star, journal: None,
+        change: Callable[[int, StarTransport, TurnJournal], None] = lambda place, star, journal: (
+            None
+        ),
         after: Callable[[StarTransport, Pads, Meeting], Any] | None = None,
         check: Callable[[str, Mapping[str, Any]], None] | None = None,
         timeout: float = 10.0,
@@ -198,7 +200,7 @@ def test_a_crash_while_a_turn_is_given_up_is_made_good(world: World, crashes: in
     world.fill(2)
     world.fill(2, 1, claim=True)
 
-    def change(place: int, star: StarTransport, journal: Journal) -> None:
+    def change(place: int, star: StarTransport, journal: TurnJournal) -> None:
         def stop(*rest: Any) -> None:
             raise SordinoError("killed")
 
@@ -278,7 +280,7 @@ def test_progress_that_makes_no_sense_is_refused(
 ) -> None:
     real = meeting._progress
 
-    def odd(journal: Journal) -> dict[str, Any]:
+    def odd(journal: TurnJournal) -> dict[str, Any]:
         return {**real(journal), **({field: value} if journal.path.name == "p2.db" else {})}
 
     monkeypatch.setattr(meeting, "_progress", odd)
@@ -350,7 +352,7 @@ def test_a_sum_that_is_not_the_one_that_others_have_is_not_kept(
     world.fill(3, 0, 1)
     world.fill(2, 2)
 
-    def change(place: int, star: StarTransport, journal: Journal) -> None:
+    def change(place: int, star: StarTransport, journal: TurnJournal) -> None:
         if place in liars:
             journal.sum_of = lambda turn: lie  # type: ignore[method-assign]
 
@@ -375,10 +377,10 @@ def test_what_a_check_says_stops_the_meeting(world: World) -> None:
 
 def tampering(
     alter: Callable[[str, int, bytes], bytes],
-) -> Callable[[int, StarTransport, Journal], None]:
+) -> Callable[[int, StarTransport, TurnJournal], None]:
     """The first party sends, instead of a body, what `alter` makes of it (receiver, exchange, body)."""
 
-    def change(place: int, star: StarTransport, journal: Journal) -> None:
+    def change(place: int, star: StarTransport, journal: TurnJournal) -> None:
         if place:
             return
         send, counts = star.send, dict.fromkeys(star.peers, -1)
@@ -503,7 +505,7 @@ def test_models_are_compared_at_the_end(world: World) -> None:
 
 
 def test_a_party_that_says_nothing_ends_the_meeting_in_time(world: World) -> None:
-    def change(place: int, star: StarTransport, journal: Journal) -> None:
+    def change(place: int, star: StarTransport, journal: TurnJournal) -> None:
         if place == 2:
             time.sleep(1.5)
 

@@ -14,7 +14,8 @@ import sordino
 from sordino._base.errors import SordinoError
 from sordino.together.parties._encoding import growth
 from sordino.together.parties._terms import Terms, agree, assumption_of
-from sordino.together.secure._guarantee import SumNoise, engine_distance
+from sordino.together.secure._base import engine_distance
+from tests.support.sum_noise import SumNoise
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-5}
 

@@ -22,7 +22,7 @@ from sordino.together.parties._terms import agree, assumption_of
 from sordino.together.parties._together import _noise, party_key
 from sordino.together.secure import _mask as mask
 from sordino.together.secure import _pads as pads
-from sordino.together.secure._guarantee import SumNoise, published_variance, share_variance
+from sordino.together.secure._base import published_variance, share_variance
 from sordino.together.secure._mask import MaskSum
 from sordino.together.secure._pads import Pads, new_private_key, public_key
 from sordino.together.secure._transport import StarTransport
@@ -34,6 +34,7 @@ from tests.parties.faults import (
 )
 from tests.secure.processes import Tap
 from tests.secure.test_mask import Party, consortium
+from tests.support.sum_noise import SumNoise
 
 needs_spu = pytest.mark.skipif(
     "SORDINO_SPU" not in os.environ, reason="SPU's environment is not made"

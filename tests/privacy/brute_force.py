@@ -10,6 +10,10 @@ from itertools import combinations, pairwise, product
 
 import numpy as np
 
+from sordino.audit._brute_force import best_vectors as best_vectors
+from sordino.audit._brute_force import fixed_patterns as fixed_patterns
+from sordino.audit._brute_force import fresh_patterns as fresh_patterns
+
 RTOL = 1e-9
 
 
@@ -46,17 +50,6 @@ def tree_matrix(nodes, steps, beta):
     )
 
 
-def fixed_patterns(steps, separation):
-    return [[t for t in range(steps) if t % separation == j] for j in range(min(separation, steps))]
-
-
-def fresh_patterns(steps, per_epoch):
-    epochs = {}
-    for t in range(steps):
-        epochs.setdefault(t // per_epoch, []).append(t)
-    return [list(choice) for choice in product(*epochs.values())]
-
-
 def separated_patterns(steps, separation, cap):
     found = []
     for size in range(1, cap + 1):
@@ -71,26 +64,3 @@ def same_direction(X, clips, pattern):
     P = np.ix_(pattern, pattern)
     c = clips[pattern]
     return float(c @ X[P] @ c)
-
-
-def best_vectors(X, clips, pattern, rng, starts=6, rounds=200):
-    """A lower bound: block ascent over unit vectors, from several starts, plus all sign choices."""
-    c = clips[pattern]
-    Y = X[np.ix_(pattern, pattern)] * np.outer(c, c)
-    k = len(pattern)
-    best = 0.0
-    if k <= 8:
-        for signs in product([1.0, -1.0], repeat=k - 1):
-            e = np.array([1.0, *signs])
-            best = max(best, float(e @ Y @ e))
-    for _ in range(starts):
-        E = rng.normal(size=(k, k))
-        E /= np.linalg.norm(E, axis=1, keepdims=True)
-        for _ in range(rounds):
-            for s in range(k):
-                pull = Y[s] @ E - Y[s, s] * E[s]
-                norm = np.linalg.norm(pull)
-                if norm > 0:
-                    E[s] = pull / norm
-        best = max(best, float(np.trace(E.T @ Y @ E)))
-    return best

@@ -1,4 +1,4 @@
-"""Amplification by secret batches: papers/01 and 04, and direct numerical integration."""
+"""Amplification by secret batches: papers/01 and papers/04, and direct numerical integration."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sordino.privacy._dyadic import all_nodes, decoder, node_matrix, nodes_between, used_nodes
+from sordino.privacy._dyadic import node_matrix, nodes_between, used_nodes
+from tests.support.dyadic import all_nodes, decoder
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ def test_noise_multipliers_of_papers_03(epsilon, delta, nu):
         (math.sqrt(0.392704), 1e-8, 3.456514812),
         (1.0, 1e-5, 4.3771781),
         (0.5, 1e-6, 2.2540847),
-        (1.0, 1e-6, 4.8865541),  # oracle 2, rho = .5
+        (1.0, 1e-6, 4.8865541),  # papers/04 oracle 2, rho = .5
     ],
 )
 def test_epsilon_of_papers_04(mu, delta, epsilon):

@@ -27,7 +27,7 @@ PUBLIC = ("fixed", "reshuffled")
 def public_cases():
     for recipe in RECIPES.values():
         # An adaptive budget has no noise matrix: its spending is tested in tests/engine.
-        if not recipe.private or recipe.schedule == "adaptive":
+        if not recipe.private or recipe.adaptive:
             continue
         for sampling in recipe.samplings:
             if sampling not in PUBLIC:

@@ -20,6 +20,7 @@ from sordino.privacy._participation import (
 )
 from sordino.privacy._sensitivity import is_sign_balanced, sensitivity
 from sordino.privacy._strategy import MatrixStrategy, ToeplitzStrategy, TreeStrategy
+from tests.support.dyadic import all_nodes, decoder
 
 from .brute_force import (
     RTOL,
@@ -289,7 +290,7 @@ def test_used_nodes_oracle():
         return [sum(a <= t <= b for a, b in nodes) for t in range(1, steps + 1)]
 
     assert participation(used, 8) == [4, 3, 3, 2, 3, 2, 2, 1]
-    assert participation(dyadic.all_nodes(8), 8) == [4] * 8
+    assert participation(all_nodes(8), 8) == [4] * 8
     assert participation(dyadic.used_nodes(10), 10) == [4, 3, 3, 2, 3, 2, 2, 1, 2, 1]
     for steps in range(1, 70):
         assert len(dyadic.used_nodes(steps)) == steps
@@ -303,7 +304,7 @@ def test_decoder_times_nodes_is_the_workload(steps, beta):
     lag = np.subtract.outer(np.arange(steps), np.arange(steps))
     A = np.where(lag >= 0, beta ** np.maximum(lag, 0.0), 0.0)
     C = dyadic.node_matrix(dyadic.used_nodes(steps), steps, beta)
-    B = dyadic.decoder(steps, beta)
+    B = decoder(steps, beta)
     np.testing.assert_allclose(B @ C, A, atol=1e-12)
     np.testing.assert_array_equal(np.diag(B), 1)
     np.testing.assert_array_equal(np.triu(B, 1), 0)
@@ -313,7 +314,7 @@ def test_decoder_times_nodes_is_the_workload(steps, beta):
 
 
 def test_prefix_noise_covariance_of_papers_03():
-    B = dyadic.decoder(4)
+    B = decoder(4)
     np.testing.assert_array_equal(B @ B.T, [[1, 0, 0, 0], [0, 1, 1, 0], [0, 1, 2, 0], [0, 0, 0, 1]])
     assert sensitivity(TreeStrategy(4), SinglePass(4)).value ** 2 == pytest.approx(3)
     assert sensitivity(TreeStrategy(1023), SinglePass(1023)).value ** 2 == pytest.approx(10)
@@ -332,7 +333,7 @@ MAX_SS = [
 
 @pytest.mark.parametrize(("b", "T", "alpha", "af", "ar", "uf", "ur"), MAX_SS)
 def test_max_ss_table(b, T, alpha, af, ar, uf, ur):
-    W = dyadic.node_matrix(dyadic.all_nodes(T), T, 1 - alpha)
+    W = dyadic.node_matrix(all_nodes(T), T, 1 - alpha)
     every = MatrixStrategy.from_release(W, np.ones(len(W)))
     used = TreeStrategy(T, 1 - alpha)
     fixed, fresh = FixedBatches(T, b), FreshPermutations(T, b)
@@ -350,7 +351,7 @@ def test_max_ss_table(b, T, alpha, af, ar, uf, ur):
 
 def test_worst_patterns_of_the_table():
     assert sensitivity(TreeStrategy(12, 0.75), FreshPermutations(12, 5)).pattern == (4, 5, 10)
-    W = dyadic.node_matrix(dyadic.all_nodes(12), 12, 0.75)
+    W = dyadic.node_matrix(all_nodes(12), 12, 0.75)
     every = MatrixStrategy.from_release(W, np.ones(len(W)))
     assert sensitivity(every, FreshPermutations(12, 5)).pattern == (3, 7, 11)
     single = sensitivity(TreeStrategy(4, 0.9), FixedBatches(4, 4))
@@ -367,7 +368,7 @@ def test_mu_of_the_tree_is_the_mahalanobis_norm():
     assert 2 * mu == pytest.approx(0.4736668367, rel=1e-10)
     lag = np.subtract.outer(np.arange(T), np.arange(T))
     A = np.where(lag >= 0, alpha * 0.9 ** np.maximum(lag, 0.0), 0.0)
-    B = dyadic.decoder(T, 0.9)
+    B = decoder(T, 0.9)
     shift = A[:, 0] + A[:, 4]
     assert math.sqrt(shift @ np.linalg.solve(B @ B.T, shift)) == pytest.approx(mu, rel=1e-12)
 

@@ -62,7 +62,7 @@ from sordino.app.cli import _main as main, _predict as predict
 from sordino._base.files import write_atomically
 from pathlib import Path
 import typer
-app = typer.Typer(cls=main._CommandGroup, pretty_exceptions_enable=False)
+app = typer.Typer(cls=main.CommandGroup, pretty_exceptions_enable=False)
 @app.command()
 def write(path: Path) -> None:
     write_atomically(path, b"x" * 10_000)

@@ -73,9 +73,9 @@ def test_every_schedule(schedule):
 
 
 def test_every_kind_is_tested():
-    from sordino.parts.schedules._base import _SCHEDULES
+    from sordino.parts.schedules._base import SCHEDULES
 
-    here = {cls.kind for cls in _SCHEDULES.values() if cls.__module__.endswith(("shapes", "base"))}
+    here = {cls.kind for cls in SCHEDULES.values() if cls.__module__.endswith(("shapes", "base"))}
     assert {schedule.kind for schedule in ALL} == here
 
 

@@ -164,8 +164,8 @@ def test_steep_influence_needs_a_cap():
     assert found.sigma.max() <= 2 * found.sigma.min() * (1 + 1e-9)
 
 
-# The table of section 2.2: uniform sigma, then cost relative to uniform for lemma, lambert, rdp-kkt.
-# The page averages levels, which flatters its schedules by 2 to 4 %, and discretises the losses of
+# papers/04, table 2.2: uniform sigma, then cost relative to uniform for lemma, lambert, rdp-kkt.
+# That table averages levels, which flatters its schedules by 2 to 4 %, and discretises the losses of
 # row 4 so coarsely that its uniform sigma is 1.5 % too high; what is found here is accounted for.
 TABLE = [
     (0.01, 1000, 0.99, 4, 1e-8, 0.857, 1.183, 0.920, 0.854),

@@ -13,15 +13,14 @@ from mpmath import mp, mpf
 
 from sordino import SordinoError
 from sordino.privacy._guarantee import compose
-from sordino.together.secure._base import TrustAssumption
-from sordino.together.secure._guarantee import (
-    SumNoise,
+from sordino.together.secure._base import (
+    TrustAssumption,
     engine_distance,
     published_variance,
-    required_variance,
     share_variance,
 )
 from sordino.together.secure._table import ladder, table
+from tests.support.sum_noise import SumNoise, required_variance
 
 mp.dps = 40
 

@@ -24,13 +24,14 @@ from sordino import SordinoError
 from sordino.parts.mechanisms._chacha import ChaCha20Generator
 from sordino.parts.mechanisms._discrete import discrete_gaussian
 from sordino.together.secure import _transport as transport
-from sordino.together.secure._certificates import create_certificate
-from sordino.together.secure._guarantee import SumNoise
-from sordino.together.secure._mask import MaskSum, TurnFile
+from sordino.together.secure._mask import MaskSum
 from sordino.together.secure._pads import new_private_key, public_key
-from sordino.together.secure._plain import noised_total, plain_sums
 from sordino.together.secure._roster import Roster, RosterEntry
 from sordino.together.secure._transport import StarTransport
+from tests.support.certificates import create_certificate
+from tests.support.plain_sums import noised_total, plain_sums
+from tests.support.sum_noise import SumNoise
+from tests.support.turn_file import TurnFile
 
 LARGEST = 2**40
 

@@ -13,7 +13,8 @@ from scipy.special import chdtrc
 
 from sordino import SordinoError
 from sordino.parts.mechanisms._chacha import ChaCha20Generator
-from sordino.together.secure._quantize import Grid, require_fit
+from sordino.together.secure._base import require_fit
+from tests.support.grid import Grid
 
 
 def generator(number: int = 0) -> ChaCha20Generator:
@@ -25,7 +26,7 @@ def exact_square(whole: np.ndarray) -> int:
 
 
 def published_bound(r: float, d: int, b: float) -> float:
-    """Kairouz, Liu & Steinke 2021, as in the notes on engines; written once more."""
+    """Kairouz, Liu & Steinke 2021, written once more."""
     return min(
         r + math.sqrt(d),
         math.sqrt(r**2 + d / 4 + math.sqrt(2 * math.log(1 / b)) * (r + math.sqrt(d) / 2)),

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sordino._base import codec
 from sordino._base.errors import SordinoError
 from sordino._base.keystore import KeyStore
 from sordino.models._schema import Numeric, Schema
 from sordino.together.federated._agreeing import agree
 from sordino.together.federated._agreement import Agreement
-from sordino.together.sites import _folders as folders
 from sordino.together.sites._folders import ClientSite, ServerSite, create
 from sordino.together.sites._models import ModelSpec, table_model
 from sordino.together.sites._running import local_clients, pad_keys
@@ -116,7 +116,7 @@ def test_nothing_is_replaced_and_nothing_half_made(
         path.write_bytes(b"")
 
     with monkeypatch.context() as patch:
-        patch.setattr(folders, "write_atomically", full)
+        patch.setattr(codec, "write_atomically", full)
         with pytest.raises(SordinoError, match="cannot be written: No space left on device"):
             create(tmp_path / "other", agreed(), model(), deployed=False)
     assert len(calls) == 4

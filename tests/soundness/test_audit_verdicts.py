@@ -33,7 +33,7 @@ from sordino.audit._whitebox import Neighbours
 from sordino.parts._losses import Logistic
 from sordino.parts.contributions._contributions import Gradient
 from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu
-from tests.federated.worlds import reference_agreement
+from tests.support.federated import reference_agreement
 
 SENTENCE = re.compile(
     r"No violation found\. Measured mu \d+\.\d{3} of the claim; a violation of [\d.,]+ % or more would "

@@ -147,9 +147,9 @@ def test_files_never_become_code(name: str, place: Path, monkeypatch: pytest.Mon
 
 def messages() -> dict[str, tuple[Callable[[bytes], Any], list[bytes]]]:
     """Everything that parses what came over a network, or a secret's file, and what it is fed."""
-    from sordino.together.federated._durable import Seal as ClientSeal
-    from sordino.together.federated.flower._keys import read_client_key, read_public_keys
-    from sordino.together.parties._journal import Seal, unpacked
+    from sordino.together._certificates import read_client_key, read_public_keys
+    from sordino.together.federated._durable import MessageSeal
+    from sordino.together.parties._journal import TurnSeal, unpacked
     from sordino.together.parties._meeting import _divided, _facts, _opened
     from sordino.together.secure._roster import Roster, RosterEntry
     from sordino.together.secure._spu_side import LENGTHS, Node, read_frame
@@ -175,8 +175,8 @@ def messages() -> dict[str, tuple[Callable[[bytes], Any], list[bytes]]]:
         "texts": (lambda raw: _divided(raw, ("a", "b")), [struct.pack(">I", 2**31), *text]),
         "text": (lambda raw: _opened("a", raw, 1, 100), [struct.pack(">I", 2**31), *text]),
         "sum": (unpacked, [b"\x04\0\0\0\0", b"\x08" + BOMB, *text]),
-        "seal": (Seal.from_bytes, [Seal(bytes(32), 1, "").to_bytes(), *text]),
-        "client seal": (ClientSeal.from_bytes, text),
+        "seal": (TurnSeal.from_bytes, [TurnSeal(bytes(32), 1, "").to_bytes(), *text]),
+        "client seal": (MessageSeal.from_bytes, text),
         "frame": (
             lambda raw: read_frame(io.BytesIO(raw)),
             [LENGTHS.pack(len(head), 2) + head + b"xx", LENGTHS.pack(2**24, 2**40), *text],

@@ -19,11 +19,10 @@ from sordino._base import files as _files
 from sordino._base.errors import SordinoError
 from sordino._base.files import write_atomically
 from sordino._base.keystore import KeyStore
-from sordino.together.federated.flower._keys import create_client_key, read_client_key
+from sordino.together._certificates import create_client_key, new_certificate, read_client_key
 from sordino.together.parties import _meeting as meeting
 from sordino.together.parties._consortium import Consortium, PartyCard
-from sordino.together.parties._journal import Journal
-from sordino.together.secure._certificates import new_certificate
+from sordino.together.parties._journal import TurnJournal
 from sordino.together.secure._roster import RosterEntry
 from sordino.together.secure._transport import StarTransport
 from sordino.together.sites._folders import ClientSite, create
@@ -140,7 +139,7 @@ class TestLeftovers:
         """C10: opening a party's journal is enough."""
         killed_while_writing(tmp_path / "keys", "replace")
         store = KeyStore(tmp_path / "keys")
-        Journal(tmp_path / "journal.db", "5" * 64, "north", store=store).close()
+        TurnJournal(tmp_path / "journal.db", "5" * 64, "north", store=store).close()
         names = [path.name for path in (tmp_path / "keys" / "parties").iterdir()]
         assert not [name for name in names if name.startswith(".")]
 

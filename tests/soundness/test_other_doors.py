@@ -35,7 +35,7 @@ def test_parties() -> None:
             # Where later noise cancels earlier noise, vectors also hold what came before.
             plain = [learner._sum() for learner in learners]
             worst = max(worst, float(np.linalg.norm(plain[0] - plain[1])) / bounds[step])
-            noised = learners[0].vector().value
+            noised = learners[0].vector().clipped
             for learner in learners:
                 learner.take(noised)
     assert 0.9 < worst <= 1
@@ -56,7 +56,7 @@ def test_federated_clients() -> None:
             both = [LocalData(agreement, Logistic(), start, rows) for rows in (data, other)]
             for t in range(1, 4):
                 points = rng.normal(size=(2, doors.D)).astype(np.float32)
-                a, b = (client.total(*points, t, 0).value for client in both)
+                a, b = (client.total(*points, t, 0).clipped for client in both)
                 if unit == "client":  # all of a client's records are one contribution
                     b = np.zeros_like(a)
                 apart = float(np.linalg.norm(a - b)) * agreement.step / agreement.clip

@@ -57,7 +57,11 @@ TASKS: Mapping[str, Task] = MappingProxyType(
             also={
                 "mnist-cnn": ("benchmarks/lab/models.py", "benchmarks/networks.py"),
                 "cnn5": ("benchmarks/lab/models.py", "benchmarks/networks.py"),
-                "scattering": ("benchmarks/lab/scattering.py", "benchmarks/lab/strokes.py"),
+                "scattering": (
+                    "benchmarks/lab/scattering.py",
+                    "benchmarks/lab/strokes.py",
+                    "sordino/models/_whitening.py",
+                ),
             },
         ),
         "parties": Task(

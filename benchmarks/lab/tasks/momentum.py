@@ -267,7 +267,7 @@ def _clipped_differences(
 def _gradients(entry: RunRow, per_epoch: int) -> int:
     """Gradients of every example in a step."""
     spec = recipe_named(entry.recipe)
-    return spec.contribution(spec.options(dict(entry.options)), per_epoch).gradients
+    return spec.contribution_for(spec.resolve(dict(entry.options)), per_epoch).gradients
 
 
 def _at(base: Plan, way: float) -> Plan:

@@ -1,6 +1,6 @@
-"""The data on which papers/04 compares noise schedules, and public stand-ins for some of them.
+"""The data on which papers/04, sections 4 and 5, compares noise schedules, and public stand-ins for some of them.
 
-    mc          scikit-learn's make_classification as the page fixes it: 1,000 rows, 100 features, separable
+    mc          scikit-learn's make_classification with the arguments of section 4: 1,000 rows, 100 features, separable
     hard        two unit Gaussians at distance 2: 1,000 rows, 100 features
     digits35    scikit-learn's small digits, 3 against 5: 365 rows, 54 principal components
     mnist35     MNIST, the first 1,000 threes and fives of the training rows: 60 principal components
@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 SCALE = 10.0
 ROWS, FEATURES, DISTANCE = 1000, 100, 2.0
 COMPONENTS = 60
-# The page gives no seed for "hard", but the least training loss of its draw, 0.32950. Of the seeds 0 to 9,
+# papers/04 section 5 has no seed for "hard", but the least training loss of its draw, 0.32950. Of the seeds 0 to 9,
 # this one is nearest to it (0.32904); the mean over seeds is 0.30, the standard deviation 0.02.
 HARD_SEED = 7
 # Components of less than this share of the largest are rounding errors.

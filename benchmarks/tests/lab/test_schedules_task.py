@@ -25,7 +25,7 @@ R = 0.3927
 
 
 def test_the_printed_table_of_quadratics():
-    """Papers/04 section 5: kappa 10, distance 1."""
+    """papers/04 section 5: kappa 10, distance 1."""
     problem = QuadraticProblem(10, 1, most=12)
     flat, exact = best(problem, UNIFORM, R), best(problem, ScheduleMethod("exact"), R)
     assert (flat.loss, flat.steps) == (pytest.approx(0.01172, abs=6e-6), 6)
@@ -83,7 +83,7 @@ def test_data_as_the_page_has_them():
     hard = read_problem("hard", "logistic", None)
     assert hard.public is not None
     assert not np.array_equal(hard.X, hard.public[0])
-    # The page's draw has 0.32950; see HARD_SEED.
+    # papers/04 section 5 has 0.32950; see HARD_SEED.
     assert schedules.least_loss(hard) == pytest.approx(0.32904, abs=2e-5)
 
 

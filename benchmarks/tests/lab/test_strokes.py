@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.lab.data import RowRule
-from benchmarks.lab.strokes import Whitening, _bernstein, drawings
+from benchmarks.lab.strokes import _bernstein, drawings
 from sordino._base.errors import SordinoError
 
 
@@ -33,25 +33,6 @@ def test_lines_are_bezier_curves() -> None:
     bends = np.random.default_rng(0).normal(size=(4, 2))
     wanted = [between(bends, t) for t in np.linspace(0, 1, 60)]
     np.testing.assert_allclose(_bernstein(4) @ bends, wanted, atol=1e-12)
-
-
-def test_whitening_evens_out_what_varies() -> None:
-    rng = np.random.default_rng(1)
-    spread = np.array([4.0, 2.0, 1.0, 0.5, 0.01, 0.0])
-    turned = np.linalg.qr(rng.normal(size=(6, 6)))[0]
-    rows = (3 + rng.normal(size=(4_000, 6)) * spread @ turned).astype(np.float32)
-    result = Whitening.of(rows, 5)(rows)
-    assert result.shape == (4_000, 5)
-    np.testing.assert_allclose(result.mean(axis=0), 0, atol=1e-4)
-    covariance = result.T @ result / len(result)
-    values = np.sort(np.linalg.eigvalsh(np.cov(rows.T, bias=True)))[::-1][:5]
-    np.testing.assert_allclose(covariance, np.diag(values / (values + values[0] / 100)), atol=2e-3)
-
-
-@pytest.mark.parametrize("kept", [0, 7, 6])
-def test_no_more_directions_than_there_are(kept: int) -> None:
-    with pytest.raises(SordinoError, match="directions"):
-        Whitening.of(np.ones((6, 6), np.float32), kept)
 
 
 def test_rows_are_seen_in_the_directions_of_drawings() -> None:

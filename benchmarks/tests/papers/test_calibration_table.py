@@ -54,7 +54,7 @@ def test_accelerated() -> None:
 
 
 def test_schedules() -> None:
-    """papers/04 3 b: R = .3927 / .4652 / .5134."""
+    """papers/04 erratum b: R = .3927 / .4652 / .5134."""
     (row,) = table.schedules()
     assert 1 / row.printed**2 == pytest.approx(0.3927, abs=5e-5)
     assert 1 / row.others["CKS"] ** 2 == pytest.approx(0.4652, abs=5e-5)

@@ -1,4 +1,4 @@
-"""Budgets and steps of "On Dynamic Noise Influence": papers/04 section 3 a, b, f, k, oracles 1, 2, 4."""
+"""Budgets and steps of "On Dynamic Noise Influence": papers/04 errata a, b, f, k, oracles 1, 2, 4."""
 
 from __future__ import annotations
 

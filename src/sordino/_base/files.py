@@ -18,7 +18,7 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -134,6 +134,30 @@ def _remove_leftover(path: Path) -> None:
 def staging_folder(folder: Path) -> Path:
     """Where this process puts a folder's files together before it has its name."""
     return folder.with_name(f".{folder.name}.new-{os.getpid()}")
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into that becomes `folder` at the end: all of it or nothing.
+
+    Only the user can look into it. What is at `folder` already must be empty.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise SordinoError(f"there is something at {str(folder)!r} already; choose a new folder")
+    remove_staging(folder)
+    staging = staging_folder(folder)
+    try:
+        staging.mkdir(mode=0o700, parents=True)
+        yield staging
+        if folder.exists():
+            folder.rmdir()
+        os.rename(staging, folder)
+    except OSError as error:
+        raise SordinoError(
+            f"{str(folder)!r} cannot be written: {error.strerror or error}"
+        ) from None
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def remove_staging(folder: Path) -> None:

@@ -25,8 +25,8 @@ MEANINGS = {
 }
 
 
-def changes(found: Identity, wanted: Identity) -> list[str]:
+def changes(stored: Identity, wanted: Identity) -> list[str]:
     """What differs between two runs, in words; nothing if they are one and the same run."""
-    names = dict.fromkeys([*MEANINGS, *found, *wanted])
-    differ = [name for name in names if found.get(name) != wanted.get(name)]
+    names = dict.fromkeys([*MEANINGS, *stored, *wanted])
+    differ = [name for name in names if stored.get(name) != wanted.get(name)]
     return [MEANINGS.get(name, f"the {name}") for name in differ]

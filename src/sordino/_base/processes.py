@@ -4,14 +4,20 @@
 
 Python puts the working folder first on the path of ``python -m``: a file of a library's name that lies
 there (in a downloads folder, say) would be run. ``-P`` leaves it out; so does `clean_environment` where
-PYTHONPATH has an empty part, which also means the working folder.
+PYTHONPATH has an empty part, which also means the working folder. `stopping` is how a process that runs for
+long ends: when it is asked to, and in good order.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import sordino
 
@@ -40,3 +46,26 @@ def clean_environment(*folders: Path) -> dict[str, str]:
     if kept:
         built[_VARIABLE] = os.pathsep.join(str(path) for path in dict.fromkeys(kept))
     return built
+
+
+@contextmanager
+def stopping(stop: threading.Event) -> Iterator[None]:
+    """Set `stop` on SIGINT and SIGTERM; a second signal interrupts whatever is going on.
+
+    Only a process's main thread can listen to signals; in any other one this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -6,9 +6,10 @@
     print(audit.one_run(plan, loss, params, data, canaries).verdict())     # one real training run
     print(audit.audit_client(agreement).verdict())            # a client of a federated run
     print(audit.membership_report(plan.guarantee, members, others).verdict())   # a trained model
+    audit.check_recipe("dp-mine", reference=f)                # a recipe of your own, all its promises
 
 An audit can show that a claim is wrong; it can never show that one is right. What each of them can
-and cannot see is told in docs/audit.md. Names are imported when they are first used.
+and cannot see is in docs/audit.md. Names are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -20,9 +21,14 @@ from sordino._base.lazy import lazy_names
 __all__ = [
     "AttackScores",
     "AuditResult",
+    "ContractCheck",
+    "ContractReport",
     "MembershipReport",
     "OneRunResult",
+    "RecipeCheckError",
     "audit_client",
+    "check_recipe",
+    "clipped",
     "largest_power",
     "lira_attack",
     "loss_attack",
@@ -36,6 +42,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from sordino.audit._contract import ContractCheck as ContractCheck
+    from sordino.audit._contract import ContractReport as ContractReport
+    from sordino.audit._contract import RecipeCheckError as RecipeCheckError
+    from sordino.audit._contract import check_recipe as check_recipe
+    from sordino.audit._contract import clipped as clipped
     from sordino.audit._curves import largest_power as largest_power
     from sordino.audit._curves import measured_curve as measured_curve
     from sordino.audit._federated import audit_client as audit_client
@@ -53,7 +64,6 @@ if TYPE_CHECKING:
     from sordino.audit._plans import reference_plan as reference_plan
     from sordino.audit._power import POWER as POWER
     from sordino.audit._power import above as above
-    from sordino.audit._recording import audit_key as audit_key
     from sordino.audit._tradeoff import audit_figure as audit_figure
     from sordino.audit._tradeoff import panel_of as panel_of
     from sordino.audit._whitebox import AuditResult as AuditResult

@@ -38,7 +38,7 @@ def largest_power(guarantee: Guarantee, fpr: ArrayLike, *, changes: int = 1) -> 
     Args:
       guarantee: of the release that is attacked.
       fpr: false positive rates in [0, 1], any shape.
-      changes: how many neighbouring steps lie between the two data sets that are told apart.
+      changes: how many neighbouring steps lie between the two data sets that are distinguished.
     """
     rates = np.asarray(fpr, np.float64)
     if not guarantee.is_private:

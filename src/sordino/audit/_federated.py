@@ -49,7 +49,7 @@ from sordino.audit._whitebox import (
     result_of,
 )
 from sordino.parts import LeastSquares
-from sordino.privacy import MIN_MU, Guarantee
+from sordino.privacy import MIN_MU, Adjacency, Guarantee
 from sordino.together.federated import (
     LEAK_UNITS,
     ROUNDED,
@@ -143,7 +143,7 @@ class Transcripts:
 
     Attributes:
       messages: in lattice steps, int64 (runs, K, d); 0 beyond the last.
-      parents: index of the message whose noise each takes back, 0 for none (runs, K).
+      parents: index of the message whose noise each cancels, 0 for none (runs, K).
       points, previous: that it was asked at, float32 (runs, K, d).
       rounds: t of each (runs, K).
       sent: how many there are (runs,).
@@ -203,7 +203,7 @@ class ClientNeighbours:
         small = replace(agreement, parameters=min(agreement.parameters, DIMENSIONS))
         start = np.zeros(small.parameters, np.float32)
         kind = ClientEvaluator.of(small, LeastSquares(), start)
-        without = -1.0 if small.adjacency == "replace-one" else 0.0
+        without = -1.0 if small.adjacency == Adjacency.REPLACE_ONE else 0.0
 
         def world(sign: float) -> Client:
             rows = _data(small, unit, message, sign)
@@ -217,27 +217,27 @@ class ClientNeighbours:
         claimed = self.agreement.guarantee
         if self.unit == self.agreement.unit:
             return claimed
-        spent = max(float(result.spent.max()) for result in runs)
+        spent = max(float(world.spent.max()) for world in runs)
         return replace(claimed, gaussian_mu=float(np.sqrt(spent)), unit=self.unit)
 
     def transcripts(self, world: int, seed: int, runs: int, adaptive: bool = True) -> Transcripts:
         """So many runs of the real client against the server."""
         client = self.worlds[world]
-        result = Transcripts.empty(runs, self.agreement.cap, self.agreement.parameters)
+        transcripts = Transcripts.empty(runs, self.agreement.cap, self.agreement.parameters)
         for run in range(runs):
             secret = insecure_secret(seed, f"audit/{run}")
             chance = np.random.default_rng([seed, run])
             needed = self.message if self.unit == "example" else self.agreement.cap
             server = _AuditedServer(self.agreement, adaptive, needed, chance)
-            self._run(client, client.begin(secret), server, result, run)
-        return result
+            self._run(client, client.begin(secret), server, transcripts, run)
+        return transcripts
 
     def _run(
         self,
         client: Client,
         state: ClientState,
         server: _AuditedServer,
-        found: Transcripts,
+        transcripts: Transcripts,
         run: int,
     ) -> None:
         for turn in range(1, 4 * self.agreement.cap + 1):
@@ -250,22 +250,25 @@ class ClientNeighbours:
             # As it would come over the network.
             reply = message_from_bytes(answer.to_bytes())
             assert isinstance(reply, Reply)
-            place = found.sent[run]
-            found.messages[run, place] = reply.values
-            found.parents[run, place] = request.committed
-            found.points[run, place], found.previous[run, place] = request.point, request.previous
-            found.rounds[run, place] = request.round
-            found.sent[run] += 1
+            place = transcripts.sent[run]
+            transcripts.messages[run, place] = reply.values
+            transcripts.parents[run, place] = request.committed
+            transcripts.points[run, place], transcripts.previous[run, place] = (
+                request.point,
+                request.previous,
+            )
+            transcripts.rounds[run, place] = request.round
+            transcripts.sent[run] += 1
             server.received(reply.values)
         own = state.account if self.unit == self.agreement.unit else state.other
-        found.spent[run] = own.mu_squared
+        transcripts.spent[run] = own.mu_squared
 
     def means(self, runs: Transcripts) -> tuple[Integers, Integers]:
         """s of either world at the requests of some runs, int64 (runs, K, d)."""
         shape = runs.messages.shape
-        result = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        means = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         for place in range(int(runs.sent.max(initial=0))):
-            for client, totals in zip(self.worlds, result, strict=True):
+            for client, totals in zip(self.worlds, means, strict=True):
                 block = client.next_block(place + 1)
                 if block < 0:
                     continue
@@ -283,7 +286,7 @@ class ClientNeighbours:
                     terms,
                     np.float32(self.agreement.batch),
                 )
-        return result
+        return means
 
     def ratios(self, runs: Transcripts) -> Array:
         """The log-likelihood ratio of each run that the agreement implies (runs,)."""
@@ -357,7 +360,7 @@ class _AuditedServer:
         self._round = 1
         zero = np.zeros(agreement.parameters, np.float32)
         self._point, self._previous = zero, zero
-        self._patient = True
+        self._may_retry = True
 
     def request(self, turn: int) -> RoundRequest:
         return RoundRequest(
@@ -372,7 +375,7 @@ class _AuditedServer:
     def received(self, values: Integers) -> None:
         """What to ask next, in view of an answer."""
         self._index += 1
-        self._patient = True
+        self._may_retry = True
         last = self._agreement.rounds
         if not self._adaptive:
             self._committed = self._index
@@ -391,9 +394,9 @@ class _AuditedServer:
 
     def refused(self) -> bool:
         """Whether another request may be worth it."""
-        if not self._adaptive or not self._patient or self._committed == self._index:
+        if not self._adaptive or not self._may_retry or self._committed == self._index:
             return False
-        self._committed, self._patient = self._index, False
+        self._committed, self._may_retry = self._index, False
         return True
 
 
@@ -448,5 +451,5 @@ def _totals(
 
 
 def _rho(noise: Integers, leak: int) -> Integers:
-    """What the agreement says is taken back: ``floor(leak y + 1/2)``."""
+    """What the agreement says is cancelled: ``floor(leak y + 1/2)``."""
     return (noise * leak + LEAK_UNITS // 2) >> 16

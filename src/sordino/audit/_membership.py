@@ -46,7 +46,7 @@ from sordino.audit._power import POWER, finite, percent
 from sordino.engine import as_records, train
 from sordino.parts.schedules import PublicData, require_public
 from sordino.planning import Plan
-from sordino.privacy import Guarantee
+from sordino.privacy import Adjacency, Guarantee
 
 CONFIDENCE = 0.95
 # False positive rates at which attacks are compared (Carlini et al. 2022).
@@ -134,25 +134,25 @@ class MembershipReport:
 
     def _excesses(self) -> list[str]:
         """What goes beyond the guarantee, in words."""
-        result = []
+        excesses = []
         for attack in self.attacks:
-            result += [
+            excesses += [
                 f"the {attack.name} attack finds at least {power.tpr_low:.2%} of members at a false "
                 f"positive rate of at most {power.fpr_high:.2%}, where {power.bound_high:.2%} is allowed"
                 for power in attack.powers
                 if power.exceeds
             ]
             if attack.auc_low > self.auc_bound:
-                result.append(
+                excesses.append(
                     f"the {attack.name} attack has an area of at least {attack.auc_low:.3f}, where "
                     f"{self.auc_bound:.3f} is allowed"
                 )
-        return result
+        return excesses
 
     def verdict(self) -> str:
         """The report as a sentence."""
         best = max(self.attacks, key=lambda attack: attack.auc)
-        result = (
+        measured = (
             f"the {best.name} attack has an area of {best.auc:.3f} ({best.auc_low:.3f} to "
             f"{best.auc_high:.3f}), where the guarantee allows {self.auc_bound:.3f}"
         )
@@ -164,7 +164,7 @@ class MembershipReport:
         if math.isfinite(self.detectable):
             could = f"an area of {self.detectable:.3f} or more would have been detected"
         return (
-            f"No violation found. {result[0].upper()}{result[1:]}; {could} ({size}, {percent(POWER)} "
+            f"No violation found. {measured[0].upper()}{measured[1:]}; {could} ({size}, {percent(POWER)} "
             "power). These attacks see one model and typical examples."
         )
 
@@ -208,7 +208,7 @@ def membership_report(
     ((members, others),) = sizes
     for name, count in (("members", members), ("others", others)):
         require_count(name, count, minimum=FEWEST)
-    changes = 1 if guarantee.adjacency == "replace-one" else 2
+    changes = 1 if guarantee.adjacency == Adjacency.REPLACE_ONE else 2
     # Of each attack: two bounds against the claim at each rate, and one on the area.
     tail = (1 - confidence) / ((2 * len(rates) + 1) * len(attacks))
     grid = np.linspace(0.0, 1.0, 2001)
@@ -376,6 +376,6 @@ def shadow_models(
         data = tuple(array[rows] for array in arrays)
         # The rows are public: of whom they are does not matter.
         stated = {"one_row_per_person": True, **training}
-        result = train(plan, loss, params, data, insecure_seed=own, **stated)
-        models.append(result.params)
+        trained = train(plan, loss, params, data, insecure_seed=own, **stated)
+        models.append(trained.params)
     return models

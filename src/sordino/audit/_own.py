@@ -48,9 +48,9 @@ from sordino.engine import Records, Slices, StepNow, Stepper, batch_at, secret_b
 from sordino.parts import POISSON, batch_indices
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan
-from sordino.privacy import MIN_MU
+from sordino.privacy import MIN_MU, Adjacency
 
-REPLACE = "replace-one"
+REPLACE = Adjacency.REPLACE_ONE
 # Rows that are tried when the worst one is looked for.
 MOST_ROWS = 2000
 
@@ -182,8 +182,8 @@ class OwnNeighbours:
     def _furthest(self, base: Array, shift: Array) -> Moved:
         """The run and step in which the row moves a sum furthest (runs, steps, channels, d)."""
         sizes = np.abs(base).sum(axis=-1)
-        result = [furthest(self.plan, *one) for one in zip(shift, sizes, strict=True)]
-        return max(result, key=lambda moved: moved.ratio - moved.rounding)
+        moves = [furthest(self.plan, *one) for one in zip(shift, sizes, strict=True)]
+        return max(moves, key=lambda moved: moved.ratio - moved.rounding)
 
     def _ratio(self, sums: Array, base: Array, shift: Array) -> Array:
         rest = sums - base

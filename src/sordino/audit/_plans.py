@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from sordino.parts import POISSON, Population
+from sordino.parts import Population
 from sordino.planning import Plan, plan
-from sordino.planning.recipes import recipe_named
-from sordino.privacy import epsilon_from_mu
+from sordino.planning.recipes import SECRET, recipe_named
+from sordino.privacy import Adjacency, epsilon_from_mu
 
 # Two epochs of four batches, the last one short: the smallest run with everything in it.
 EXAMPLES, BATCH, STEPS = 7, 2, 8
@@ -32,43 +32,53 @@ SPECIAL = {
 LARGE = 100_000
 
 
-def reference_plan(recipe: str, **changes: Any) -> Plan:
-    """A small plan of a recipe, for audits: 7 examples, batches of 2, mu of 3 (or little noise).
-
-    `changes` are arguments of `sordino.plan`.
-    """
+def small_plan(recipe: str, **changes: Any) -> Plan:
+    """A plan of a recipe for 7 examples in batches of 2; `changes` are arguments of `sordino.plan`."""
     spec = recipe_named(recipe)
-    known = spec.options({})
-    secret = changes.get("sampling", known["sampling"]) in (POISSON, "without-replacement")
-    settings: dict[str, Any] = {
-        "examples": EXAMPLES,
-        "batch_size": BATCH,
-        "steps": SECRET_STEPS if secret else STEPS,
+    known = spec.defaults()
+    settings: dict[str, Any] = {"examples": EXAMPLES, "batch_size": BATCH, "steps": STEPS}
+    chosen = {**known, **changes}
+    settings |= {
+        option: value
+        for option, value in SPECIAL.items()
+        if option in known and spec.option(option).is_used(chosen)
     }
-    settings |= {option: value for option, value in SPECIAL.items() if option in known}
-    if spec.private and not {"epsilon", "noise_multiplier"} & set(changes):
-        settings["delta"] = DELTA
-        if secret:
-            kappa = 2 if changes.get("adjacency") == "replace-one" else 1
-            settings["noise_multiplier"] = kappa * SECRET_NOISE
-        else:
-            settings["epsilon"] = epsilon_from_mu(MU, DELTA)
     settings |= changes
     if spec.full_batch:
         settings.pop("batch_size")
     return plan(recipe, **settings)
 
 
-def miniature(made: Plan) -> Plan:
+def reference_plan(recipe: str, **changes: Any) -> Plan:
+    """A small plan of a recipe, for audits: 7 examples, batches of 2, mu of 3 (or little noise).
+
+    `changes` are arguments of `sordino.plan`.
+    """
+    spec = recipe_named(recipe)
+    settings: dict[str, Any] = {}
+    secret = changes.get("sampling", spec.defaults()["sampling"]) in SECRET
+    if secret:
+        settings["steps"] = SECRET_STEPS
+    if spec.private and not {"epsilon", "noise_multiplier"} & set(changes):
+        settings["delta"] = DELTA
+        if secret:
+            kappa = Adjacency(changes.get("adjacency") or Adjacency.ZERO_OUT).factor
+            settings["noise_multiplier"] = kappa * SECRET_NOISE
+        else:
+            settings["epsilon"] = epsilon_from_mu(MU, DELTA)
+    return small_plan(recipe, **{**settings, **changes})
+
+
+def miniature(plan: Plan) -> Plan:
     """The same plan with as few bystanders as its participation allows.
 
     Steps, noise, clips, mechanism, schedule, batches per epoch (or the rate of secret batches) and
-    guarantee are those of `made`; a batch has one or two examples instead of many. An attacker
+    guarantee are those of `plan`; a batch has one or two examples instead of many. An attacker
     who knows everything but one example subtracts the others anyway.
     """
-    population = made.population
+    population = plan.population
     if population.first_batch is not None:
-        return made
+        return plan
     if population.is_secret:
         shared = math.gcd(population.examples, population.batch_size)
         # One batch of one example would be a full batch.
@@ -80,7 +90,7 @@ def miniature(made: Plan) -> Plan:
         short = 1 if population.examples % population.batch_size else 0
         small = 2 * population.steps_per_epoch - short, 2
     if small[0] >= population.examples:
-        return made
+        return plan
     fewer = Population(
         examples=small[0],
         batch_size=small[1],
@@ -88,11 +98,11 @@ def miniature(made: Plan) -> Plan:
         sampling=population.sampling,
         order_seed=population.order_seed,
     )
-    return replace(made, population=fewer).restated()
+    return replace(plan, population=fewer).restated()
 
 
-def affordable(made: Plan) -> Plan:
-    """`made`, or its miniature if it is large."""
-    if made.population.examples * made.population.steps <= LARGE:
-        return made
-    return miniature(made)
+def affordable(plan: Plan) -> Plan:
+    """`plan`, or its miniature if it is large."""
+    if plan.population.examples * plan.population.steps <= LARGE:
+        return plan
+    return miniature(plan)

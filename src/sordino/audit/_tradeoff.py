@@ -1,6 +1,6 @@
 """Trade-off curves of audits: what an attack did, beside what the claim allows.
 
-    figure = audit_figure([shown(result)])
+    figure = audit_figure([panel_of(result)])
     figure.savefig("audit.svg")
 
 Horizontal: how often an innocent is accused (false positive rate); vertical: how often a member is
@@ -175,8 +175,10 @@ def _spread(fpr: Array, fnr: Array, least: float, count: int) -> NDArray[np.int6
     if len(fpr) < 2:
         return np.arange(len(fpr))
     x, y = (np.log(v) if least else v for v in (fpr, fnr))
-    way = np.concatenate([[0.0], np.cumsum(np.hypot(np.diff(x), np.diff(y)))])
-    return np.unique(np.searchsorted(way, np.linspace(0, way[-1], count)).clip(0, len(fpr) - 1))
+    length = np.concatenate([[0.0], np.cumsum(np.hypot(np.diff(x), np.diff(y)))])
+    return np.unique(
+        np.searchsorted(length, np.linspace(0, length[-1], count)).clip(0, len(fpr) - 1)
+    )
 
 
 def _whiskers(rates: Array, runs: int) -> Array:

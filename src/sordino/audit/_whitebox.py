@@ -80,7 +80,7 @@ from sordino.audit._power import (
 )
 from sordino.audit._recording import Recording
 from sordino.planning import Plan
-from sordino.privacy import MAX_MU, Guarantee, epsilon_from_mu
+from sordino.privacy import MAX_MU, Adjacency, Guarantee, epsilon_from_mu
 
 Statistic = Callable[[Array], Array]
 Score = Callable[[Array, Array, float, float], Interval]
@@ -168,7 +168,7 @@ class AuditResult:
 
     def verdict(self) -> str:
         """The result as a sentence."""
-        result = (
+        measured = (
             f"mu between {self.mu_low:.4g} and {self.mu_high:.4g} (estimate {self.mu_estimate:.4g})"
         )
         at = "" if self.epsilon is None else f" at epsilon {self.epsilon:.4g}"
@@ -188,12 +188,12 @@ class AuditResult:
                     f"{self.moved.ratio:.4g} times its bound; "
                 )
             return (
-                f"{self.recipe} leaks more than its plan states: {step}{result}{at}, where "
+                f"{self.recipe} leaks more than its plan states: {step}{measured}{at}, where "
                 f"{self.mu_claimed:.4g} is claimed; {bound} ({stated})."
             )
         return (
             f"No violation found. Measured mu {self.ratio:.3f} of the claim; "
-            f"{detection(self.detectable)} ({self.recipe}: {result}{at}, where {self.mu_claimed:.4g} is "
+            f"{detection(self.detectable)} ({self.recipe}: {measured}{at}, where {self.mu_claimed:.4g} is "
             f"claimed; {bound}; {stated}, {percent(POWER)} power)."
         )
 
@@ -298,7 +298,7 @@ class Neighbours:
         stopped = canary.data(plan, 0.0, np.zeros(plan.population.steps - 1))
         run = Recording(plan, scripted_loss, starting_point(), stopped, regularizer=drive_clock)
         ticks = _clock_ticks(run)
-        without = -1.0 if plan.guarantee.adjacency == "replace-one" else 0.0
+        without = -1.0 if plan.guarantee.adjacency == Adjacency.REPLACE_ONE else 0.0
         worlds = (
             run.on(canary.data(plan, without, ticks)),
             run.on(canary.data(plan, 1.0, ticks)),
@@ -394,7 +394,7 @@ class Neighbours:
         # Independent noise: a step's ratio depends on the release along the shift alone.
         (scale,), (shift,) = planned_scale(self.plan), shift
         size = np.linalg.norm(shift, axis=1)
-        opposite = self.plan.guarantee.adjacency == "replace-one"
+        opposite = self.plan.guarantee.adjacency == Adjacency.REPLACE_ONE
 
         def ratio(x: Array) -> Array:
             along = np.einsum("rsi,si->rs", x[:, 0], shift) / scale**2
@@ -429,7 +429,7 @@ def furthest(plan: Plan, apart: Array, sums: Array) -> Moved:
       sums: how large they are (steps, channels): so coarse are float32 numbers.
     """
     bounds = plan.contribution.bounds(plan.population.steps).T
-    bounds = bounds * (2.0 if plan.guarantee.adjacency == "replace-one" else 1.0)
+    bounds = bounds * Adjacency(plan.guarantee.adjacency).factor
     ratios = np.linalg.norm(apart, axis=-1) / bounds
     beyond = ratios - ROUNDING * (1 + sums / bounds)
     step, channel = np.unravel_index(int(np.argmax(beyond)), beyond.shape)

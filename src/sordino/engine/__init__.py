@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from sordino.engine._checkpoint import read_progress as read_progress
     from sordino.engine._compilation import compilation_cache as compilation_cache
     from sordino.engine._drivers import Driver as Driver
-    from sordino.engine._drivers import InMemoryDriver as InMemoryDriver
     from sordino.engine._drivers import chunk_starts as chunk_starts
     from sordino.engine._drivers import total_of_rows as total_of_rows
     from sordino.engine._entry import as_parameters as as_parameters
@@ -55,14 +54,12 @@ if TYPE_CHECKING:
     from sordino.engine._many import mapped_groups as mapped_groups
     from sordino.engine._many import outputs as outputs
     from sordino.engine._many import secret_batches as secret_batches
-    from sordino.engine._many import seeded_noise_keys as seeded_noise_keys
     from sordino.engine._many import train_many as train_many
     from sordino.engine._noise import DrawnRows as DrawnRows
     from sordino.engine._noise import GaussianNoise as GaussianNoise
     from sordino.engine._noise import Layout as Layout
     from sordino.engine._noise import NoiseSource as NoiseSource
     from sordino.engine._noise import parameter_count as parameter_count
-    from sordino.engine._records import Batches as Batches
     from sordino.engine._records import Records as Records
     from sordino.engine._records import Slices as Slices
     from sordino.engine._records import batch_at as batch_at
@@ -76,7 +73,6 @@ if TYPE_CHECKING:
     from sordino.engine._stepper import Stepper as Stepper
     from sordino.engine._stepper import StepTable as StepTable
     from sordino.engine._stepper import compiled_apply as compiled_apply
-    from sordino.engine._stepper import evaluator_of as evaluator_of
     from sordino.engine._stepper import stepper_of as stepper_of
     from sordino.engine._train import Result as Result
     from sordino.engine._train import Snapshot as Snapshot

@@ -49,6 +49,7 @@ from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import FLOAT32_MARGIN, Plan, float32_up
 from sordino.privacy import (
     UNIT_BITS,
+    Adjacency,
     BudgetExhausted,
     ClippedSum,
     PrivacyFilter,
@@ -117,7 +118,7 @@ class AdaptiveRun:
         self.trace: tuple[Mapping[str, float], ...] = ()
         self._penalty = _penalty(self._evaluator.loss, regularizer)
         self._schedule = plan.schedule
-        self._kappa = 2 if plan.guarantee.adjacency == "replace-one" else 1
+        self._kappa = Adjacency(plan.guarantee.adjacency).factor
         self._noise_key = gaussian_key(key, "gradient")
         self._length = max(1, -(-self.steps // (CHECKPOINTS if checkpointed else POINTS)))
         self._records = prepare(self._evaluator, data, rows=even_width(plan.population.examples))

@@ -86,7 +86,7 @@ class ManyRuns:
         plan = self.run.plan
         if plan.lattice is None:
             return []
-        size, variances = self.run.driver.noise.layout.size, plan.noise_variances()
+        size, variances = self.run.driver.noise.layout.size, plan.noise_variances()  # once for all
         return [LatticeNoise(plan.mechanism, variances, size, key.derive) for key in keys]
 
     def _source(self, lattice: list[LatticeNoise], first: int, count: int) -> NoiseSource:

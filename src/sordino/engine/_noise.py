@@ -161,8 +161,12 @@ def run_noise(plan: Plan, layout: Layout, key: RunKey) -> RunNoise:
     """The noise that a run of the plan with this key adds."""
     if plan.lattice is None:
         return KeyedNoise(GaussianNoise(plan.mechanism, gaussian_key(key, "gradient"), layout))
-    variances = plan.noise_variances()
-    return HostNoise(LatticeNoise(plan.mechanism, variances, layout.size, key.derive), layout)
+    return HostNoise(lattice_noise(plan, layout.size, key), layout)
+
+
+def lattice_noise(plan: Plan, size: int, key: RunKey) -> LatticeNoise:
+    """The discrete noise of a run with rows of `size` numbers."""
+    return LatticeNoise(plan.mechanism, plan.noise_variances(), size, key.derive)
 
 
 @partial(jax.jit, static_argnames=("count",))

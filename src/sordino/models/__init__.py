@@ -13,6 +13,7 @@ __all__ = [
     "PrivateClassifier",
     "PrivateRegressor",
     "PrivateSearch",
+    "PublicWhitening",
     "Schema",
     "load_demo",
     "load_model",
@@ -39,5 +40,6 @@ if TYPE_CHECKING:
     from sordino.models._search import PrivateSearch as PrivateSearch
     from sordino.models._tables import load_demo as load_demo
     from sordino.models._tables import read_table as read_table
+    from sordino.models._whitening import PublicWhitening as PublicWhitening
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, nearest
@@ -16,8 +17,6 @@ from sordino.models._schema import Schema, check_columns
 
 def is_table(X: Any, feature_bounds: Any, categories: Any) -> bool:
     """Whether X is a DataFrame whose columns are described by name or are not all numbers."""
-    import pandas as pd
-
     if not isinstance(X, pd.DataFrame):
         if isinstance(feature_bounds, Mapping):
             raise SordinoError("feature_bounds by column name need X to be a pandas DataFrame")

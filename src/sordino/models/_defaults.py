@@ -30,7 +30,7 @@ MOMENTUM = 0.95
 FULL_BATCH_STEPS = 50
 FULL_BATCH_MOMENTUM = 0.9
 # Steps of one length: how far the weights may go in a whole run (10 to 100 hardly differ).
-WAY = 30.0
+PATH_LENGTH = 30.0
 # Averaging the last quarter removes noise that differs from step to step.
 AVERAGE = 0.25
 
@@ -123,7 +123,7 @@ def choose_learning_rate(plan: Plan, loss: LinearLoss) -> float:
     noise in a prediction is at most the rate times that.
     """
     if plan.update.optimizer == "normalized":
-        return WAY / plan.population.steps
+        return PATH_LENGTH / plan.population.steps
     rule = rule_for(loss)
     # Weights t make an anytime average's steps grow with the run.
     fastest = (

@@ -200,20 +200,20 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
 
 def checked_classes(declared: Any, labels: NDArray[Any]) -> NDArray[Any]:
     """The sorted classes; labels outside of them are refused without being shown."""
-    result = discreetly(lambda: np.unique(labels), "y", NO_LABELS)
+    seen = discreetly(lambda: np.unique(labels), "y", NO_LABELS)
     if declared is None:
-        if len(result) < 2:
+        if len(seen) < 2:
             raise SordinoError(
                 "a classifier needs at least two classes, but y has one class only; give "
                 "classes=[...] if others are possible"
             )
-        return result
+        return seen
     known = _declared(declared)
-    if is_text(known) != is_text(result):
+    if is_text(known) != is_text(seen):
         raise SordinoError(
             "y and classes are of different types, text and numbers; declare classes in the type of y"
         )
-    _checked_labels(known, result)
+    _checked_labels(known, seen)
     return known
 
 

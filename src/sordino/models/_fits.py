@@ -35,7 +35,7 @@ _KEY = secrets.randbits(128)
 _LOCK = threading.Lock()
 # Hashes of rows that were fitted, and whether that they came again has been said.
 _SEEN: OrderedDict[int, bool] = OrderedDict()
-_TOGETHER: ContextVar[list[bool] | None] = ContextVar("sordino_fits_together", default=None)
+_ONE_RELEASE: ContextVar[list[bool] | None] = ContextVar("sordino_fits_together", default=None)
 
 
 @contextmanager
@@ -44,20 +44,20 @@ def one_release(*, noted: bool = False) -> Iterator[None]:
 
     With `noted` they count as none, because the search noted its rows itself or a ledger counts it.
     """
-    token = _TOGETHER.set([True] if noted else [])
+    token = _ONE_RELEASE.set([True] if noted else [])
     try:
         yield
     finally:
-        _TOGETHER.reset(token)
+        _ONE_RELEASE.reset(token)
 
 
 def note_fit(rows: NDArray[np.float32], *, stacklevel: int = 2) -> None:
     """Remember a fit that no ledger counts; warn, once, where most likely its rows came before."""
-    together = _TOGETHER.get()
-    if together is not None:
-        if together:
+    counted = _ONE_RELEASE.get()
+    if counted is not None:
+        if counted:
             return
-        together.append(True)
+        counted.append(True)
     own = _sketch(rows)
     with _LOCK:
         known = [row for row in own if row in _SEEN]
@@ -86,9 +86,9 @@ def _sketch(rows: NDArray[np.float32]) -> list[int]:
     words = np.ascontiguousarray(rows).view(np.uint32)
     smallest = np.zeros(0, np.uint64)
     for block in blocks(len(rows), width):
-        result = words[block].astype(np.uint64) @ factors
-        result ^= result >> np.uint64(29)
-        result *= np.uint64(0xBF58476D1CE4E5B9)
-        result ^= result >> np.uint64(32)
-        smallest = np.unique(np.concatenate([smallest, result]))[:_SKETCH]
+        hashes = words[block].astype(np.uint64) @ factors
+        hashes ^= hashes >> np.uint64(29)
+        hashes *= np.uint64(0xBF58476D1CE4E5B9)
+        hashes ^= hashes >> np.uint64(32)
+        smallest = np.unique(np.concatenate([smallest, hashes]))[:_SKETCH]
     return [int(value) for value in smallest]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from sordino._base.errors import PrivacyWarning, SordinoError
 from sordino.models._features import Categorical, Column, Numeric, Value, numbers_of, parse_values
 from sordino.models._schema import Schema, check_columns
@@ -83,8 +86,6 @@ def kind_of(name: str, series: Any) -> str:
 
 def known_kind(series: Any) -> str | None:
     """The kind of a column's values, None where it can be no feature."""
-    import pandas as pd
-
     dtype = series.dtype
     if isinstance(dtype, pd.CategoricalDtype) or str(dtype).startswith("dictionary<"):
         return CATEGORY
@@ -100,15 +101,13 @@ def vocabulary(name: str, series: Any) -> tuple[Value, ...]:
 
     A category type declares nothing: its categories are as a rule those that the data have.
     """
-    import pandas as pd
-
     if isinstance(series.dtype, pd.CategoricalDtype):
-        result = pd.Series(series.dtype.categories.to_numpy(), dtype=object)
+        distinct = pd.Series(series.dtype.categories.to_numpy(), dtype=object)
     else:
-        result = pd.Series(series.astype(object).dropna().unique(), dtype=object)
-    if len(result) and pd.api.types.infer_dtype(result) not in _KINDS:
-        raise _no_feature(name, series, result)
-    values = result.tolist()
+        distinct = pd.Series(series.astype(object).dropna().unique(), dtype=object)
+    if len(distinct) and pd.api.types.infer_dtype(distinct) not in _KINDS:
+        raise _no_feature(name, series, distinct)
+    values = distinct.tolist()
     if not isinstance(series.dtype, pd.CategoricalDtype):
         values.sort()
     if len(values) > MOST_VALUES:
@@ -126,8 +125,6 @@ def vocabulary(name: str, series: Any) -> tuple[Value, ...]:
 
 
 def _no_feature(name: str, series: Any, values: Any) -> SordinoError:
-    import pandas as pd
-
     kind = pd.api.types.infer_dtype(values, skipna=True)
     return SordinoError(
         f"column {name!r} holds {kind} values ({series.dtype}); only numbers, text and "
@@ -142,8 +139,6 @@ def _infer_target(
     if kind == BOOLEAN:
         return (False, True), None, False
     if kind == NUMBER:
-        import pandas as pd
-
         numbers_of(name, series)  # refuses what cannot be used
         series = pd.to_numeric(series)
         values = series.dropna().unique()
@@ -155,8 +150,6 @@ def _infer_target(
 
 
 def _range(name: str, series: Any) -> tuple[float, float]:
-    import numpy as np
-
     values = numbers_of(name, series)
     values = values[np.isfinite(values)]
     if not values.size:

@@ -86,7 +86,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             prepare = RowPreparation.for_array(bounds, bool(self.fit_intercept))
         check_lengths(X, y)
         require_one_row(
-            self.unit, stated=bool(self.one_row_per_person), people=groups, rows=_num_samples(X)
+            self.unit, stated=bool(self.one_row_per_person), person_ids=groups, rows=_num_samples(X)
         )
         if self.examples is None:
             undeclared.append("the number of rows (examples=...)")
@@ -135,7 +135,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         """The run with these settings; its learning rate is not chosen yet."""
         recipe = recipe_named(settings.method)
         options: dict[str, Any] = {"clip": settings.clip, "momentum": settings.momentum}
-        if recipe.options({})["output"] == "last":
+        if recipe.defaults()["output"] == "last":
             options["average"] = AVERAGE
         return plan(
             settings.method,

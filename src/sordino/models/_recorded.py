@@ -33,28 +33,28 @@ def read_record(folder: Path) -> Mapping[str, Any]:
     try:
         if where.stat().st_size > _LARGEST:
             raise SordinoError(f"{str(where)!r} is too large to be a guarantee")
-        result = json.loads(where.read_text(encoding="utf-8"))
+        record = json.loads(where.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SordinoError(f"there is no {GUARANTEE} in {str(folder)!r}") from None
     except OSError as error:
         raise SordinoError(f"cannot read {str(where)!r}: {one_line(error.strerror)}") from None
     except (ValueError, RecursionError):
         raise SordinoError(f"{str(where)!r} is damaged: it is not JSON") from None
-    if not isinstance(result, dict):
+    if not isinstance(record, dict):
         raise SordinoError(f"{str(where)!r} is damaged: it is no table of fields")
-    return result
+    return record
 
 
 def recorded(folder: Path) -> Mapping[str, str] | None:
     """The hashes that a folder's guarantee.json records, by file; None if it is from before 0.5.1."""
-    result = read_record(folder).get(FIELD)
-    if result is None:
+    hashes = read_record(folder).get(FIELD)
+    if hashes is None:
         return None
-    if not isinstance(result, dict) or not all(isinstance(value, str) for value in result.values()):
+    if not isinstance(hashes, dict) or not all(isinstance(value, str) for value in hashes.values()):
         raise SordinoError(
             f"{str(folder / GUARANTEE)!r} is damaged: {FIELD!r} is no list of hashes"
         )
-    return result
+    return hashes
 
 
 def _is_of_train(record: Mapping[str, Any]) -> bool:

@@ -73,8 +73,8 @@ def load_model(path: str | os.PathLike[str]) -> tuple[Any, str]:
             arrays = _Arrays(archive, len(content))
             if "format" not in arrays:
                 raise ValueError("it has no field 'format'")
-            if (result := arrays.text("format")) != FORMAT:
-                raise ValueError(f"its format is {shown(result)}, not {FORMAT!r}")
+            if (name := arrays.text("format")) != FORMAT:
+                raise ValueError(f"its format is {shown(name)}, not {FORMAT!r}")
             return _model(arrays), arrays.text("target")
     except OSError as error:
         reason = error.strerror or error

@@ -18,8 +18,6 @@ The best of ten private runs is not as private as one of them. Two ways to pay:
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping
@@ -36,6 +34,7 @@ from sklearn.utils import _safe_indexing, column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_consistent_length, check_is_fitted
 
+from sordino._base.codec import digest_of
 from sordino._base.errors import (
     SordinoError,
     require_choice,
@@ -136,8 +135,7 @@ class SearchPlan:
     @cached_property
     def hash(self) -> str:
         """SHA-256 of the canonical JSON."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of(self.to_json())
 
     def lines(self) -> list[tuple[str, str]]:
         """The page as (heading, text) pairs, as of a `Plan`."""
@@ -254,7 +252,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         require_one_row(
             own.get("unit", "example"),
             stated=bool(own.get("one_row_per_person")),
-            people=groups,
+            person_ids=groups,
             rows=rows,
         )
         seed = _seed(self.random_state)
@@ -586,22 +584,22 @@ class _NoisyScore:
         return noisy / len(self.y)
 
 
-def _check_price(found: Any, plan: SearchPlan) -> None:
+def _check_price(price: Any, plan: SearchPlan) -> None:
     """A trial that costs more than its share is refused; whether it does is known from its plan."""
     whole = plan.guarantee
-    if not isinstance(found, Guarantee) or found.is_amplified or found.distance:
+    if not isinstance(price, Guarantee) or price.is_amplified or price.distance:
         raise SordinoError(
             "a trial of this search relies on secret batches or on discrete noise, for which the price "
             "of a search is not known; use a method with public batches"
         )
-    if (found.adjacency, found.unit) != (whole.adjacency, whole.unit):
+    if (price.adjacency, price.unit) != (whole.adjacency, whole.unit):
         raise SordinoError(
-            f"a trial's guarantee is for {found.adjacency} adjacency, the search's for "
+            f"a trial's guarantee is for {price.adjacency} adjacency, the search's for "
             f"{whole.adjacency}; give the estimator its adjacency"
         )
-    if not found.mu <= plan.trial_mu:
+    if not price.mu <= plan.trial_mu:
         raise SordinoError(
-            f"a trial costs mu {found.mu:.6g} where the search has {plan.trial_mu:.6g} for it"
+            f"a trial costs mu {price.mu:.6g} where the search has {plan.trial_mu:.6g} for it"
         )
 
 

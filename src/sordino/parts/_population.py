@@ -16,7 +16,7 @@ from sordino._base.errors import (
 )
 from sordino.privacy import POISSON as POISSON
 from sordino.privacy import WITHOUT_REPLACEMENT as WITHOUT_REPLACEMENT
-from sordino.privacy import FixedBatches, FreshPermutations, Participation
+from sordino.privacy import Adjacency, FixedBatches, FreshPermutations, Participation
 
 FIXED = "fixed"
 RESHUFFLED = "reshuffled"
@@ -31,7 +31,7 @@ NATURAL_ADJACENCY = {
     FIXED: "zero-out",
     RESHUFFLED: "zero-out",
     POISSON: "add-remove",
-    WITHOUT_REPLACEMENT: "replace-one",
+    WITHOUT_REPLACEMENT: Adjacency.REPLACE_ONE.value,
 }
 
 

@@ -13,6 +13,7 @@ from sordino.parts.contributions import Contribution, Gradient, GradientPair
 from sordino.parts.mechanisms import Independent, Mechanism
 from sordino.parts.schedules import AdaptiveBudget, NoiseSchedule
 from sordino.privacy import (
+    Adjacency,
     Guarantee,
     SampledGaussian,
     Sensitivity,
@@ -35,7 +36,7 @@ def check_adjacency(population: Population, adjacency: str) -> None:
             f"add-remove adjacency does not hold for {population.sampling} batches, where a removed "
             "row moves every later one to another batch; use 'zero-out', or Poisson batches"
         )
-    if population.sampling == "without-replacement" and adjacency != "replace-one":
+    if population.sampling == "without-replacement" and adjacency != Adjacency.REPLACE_ONE:
         raise SordinoError(
             "batches drawn without replacement are analysed under replace-one adjacency; "
             f"use adjacency='replace-one', not {adjacency!r}"
@@ -111,7 +112,7 @@ def guarantee_of(
             **stated,
         )
     result = run_sensitivity(population, mechanism, schedule)
-    kappa = 2 if adjacency == "replace-one" else 1
+    kappa = Adjacency(adjacency).factor
     return Guarantee.gaussian(
         kappa * result.value / effective,
         participation=_use(population),
@@ -146,13 +147,13 @@ def calibrated_noise(
             raise SordinoError(
                 "this adaptive budget is more than epsilon and delta allow; use recipe 'dp-agd'"
             )
-        least = schedule.first_noise(2 if adjacency == "replace-one" else 1)
+        least = schedule.first_noise(Adjacency(adjacency).factor)
     elif population.is_secret:
         least = calibrate_noise(
             lambda std: _sampled(std, population, schedule, adjacency), epsilon, delta
         )
     else:
-        kappa = 2 if adjacency == "replace-one" else 1
+        kappa = Adjacency(adjacency).factor
         result = run_sensitivity(population, mechanism, schedule)
         least = kappa * result.value / mu_from_epsilon_delta(epsilon, delta)
     return float32_up(least * FLOAT32_MARGIN)

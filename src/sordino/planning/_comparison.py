@@ -28,7 +28,6 @@ from sordino.parts import (
     checked_budget,
     warn_of_weak_budget,
 )
-from sordino.planning import _registry as registry
 from sordino.planning import recipes
 from sordino.planning.recipes import recipe_named
 from sordino.privacy import plural
@@ -38,9 +37,11 @@ DEFAULT_ADJACENCY = "zero-out"
 # The dense optimum takes seconds here and minutes at a few thousand steps.
 MOST_DENSE_STEPS = 512
 _FEW_STEPS = 30
+# What is remembered between processes is about the library's own recipes: others may change.
+_OURS = frozenset(recipe.name for recipe in recipes.OURS)
 
-# Recipes that are worth trying in more than one way, with what each way is called.
-_WAYS: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
+# Recipes that are worth trying in several variants, with what each is called.
+_VARIANTS: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "dp-sgd": (
         ("Poisson batches", {"sampling": POISSON}),
         ("batches without replacement", {"sampling": WITHOUT_REPLACEMENT}),
@@ -91,9 +92,9 @@ def candidates(names: Iterable[str] | None = None) -> list[PlanCandidate]:
         if not recipe_named(name).private:
             raise SordinoError(f"{name} is not private: it has no noise to compare")
     return [
-        PlanCandidate(name, f"{name}, {way}" if way else name, options)
+        PlanCandidate(name, f"{name}, {variant}" if variant else name, options)
         for name in chosen
-        for way, options in _WAYS.get(name, (("", {}),))
+        for variant, options in _VARIANTS.get(name, (("", {}),))
     ]
 
 
@@ -238,14 +239,14 @@ def arguments_for(
 ) -> dict[str, Any]:
     """The arguments of `sordino.plan` for one candidate, at the request's gradient evaluations."""
     recipe = recipe_named(name)
-    known = recipe.options({})
+    known = recipe.defaults()
     arguments = {
         option: value
         for option, value in {**request, **options}.items()
         if option in known or option in _PLAN_ARGUMENTS
     }
-    chosen = recipe.options({k: v for k, v in arguments.items() if k in known})
-    gradients = recipe.contribution(chosen, steps_per_epoch=1).gradients
+    chosen = recipe.resolve({k: v for k, v in arguments.items() if k in known})
+    gradients = recipe.contribution_for(chosen, steps_per_epoch=1).gradients
     passes = _passes(request) / gradients
     if recipe.full_batch:
         if passes < 1:
@@ -286,9 +287,9 @@ def _passes(request: Mapping[str, Any]) -> float:
     return float(request["steps"] / -(-request["examples"] // request["batch_size"]))
 
 
-def conclusion(found: RecipeRanking) -> str:
+def conclusion(ranking: RecipeRanking) -> str:
     """What the ranking says, in words."""
-    best, *others = found.ranked
+    best, *others = ranking.ranked
     words = [f"The least noise: {best.label}."]
     more = [row for row in others if row.steps > best.steps]
     if more and best.steps <= min(_FEW_STEPS, more[0].steps // 4):
@@ -308,17 +309,17 @@ def conclusion(found: RecipeRanking) -> str:
         secret = [row for row in others if row.secret_batches]
         if secret:
             words.append(f"The best that does is {_times(secret[0], best)}.")
-    return " ".join([*words, *_on_recursion(found)])
+    return " ".join([*words, *_on_recursion(ranking)])
 
 
-def _on_recursion(found: RecipeRanking) -> list[str]:
+def _on_recursion(ranking: RecipeRanking) -> list[str]:
     """Why paying for differences only can lose: the gain at low frequencies, and half the steps."""
-    recursive = next((row for row in found.ranked if row.gain > 1 + 1e-9), None)
+    recursive = next((row for row in ranking.ranked if row.gain > 1 + 1e-9), None)
     if recursive is None:
         return []
     plain = [
         row
-        for row in found.ranked
+        for row in ranking.ranked
         if row.gradients == 1
         and row.secret_batches == recursive.secret_batches
         and row.steps >= recursive.steps
@@ -348,7 +349,7 @@ class _Stored:
     def of(cls, request: Mapping[str, Any], tried: list[PlanCandidate]) -> _Stored | None:
         folder = cache_folder("comparisons")
         # The code of somebody's own recipe is not in the digest below.
-        if folder is None or any(candidate.recipe in registry.OWN for candidate in tried):
+        if folder is None or any(candidate.recipe not in _OURS for candidate in tried):
             return None
         asked = [request, [asdict(candidate) for candidate in tried], code_digest()]
         text = json.dumps(asked, sort_keys=True, default=repr)
@@ -360,8 +361,8 @@ class _Stored:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
-    def write(self, found: RecipeRanking) -> None:
+    def write(self, ranking: RecipeRanking) -> None:
         try:
-            write_atomically(self.path, json.dumps(found.to_json()))
+            write_atomically(self.path, json.dumps(ranking.to_json()))
         except OSError:
             return  # a cache that cannot be written is only slower

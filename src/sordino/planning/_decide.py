@@ -97,21 +97,21 @@ def plan(
       adjacency: "zero-out" (default), "add-remove" (Poisson default) or "replace-one".
       unit: whose data is protected: "example", "user" or "client" (then each row of the data is
         all of one user's or client's data).
-      options: the recipe's options, see `sordino.planning.recipes.COMMON_OPTIONS`.
+      options: the recipe's options, see `sordino recipes NAME`.
     """
     spec = recipe_named(recipe)
-    chosen = spec.options(options)
+    chosen = spec.resolve(options)
     kind = checked_kind(noise)
     if spec.private:
         epsilon, delta, amount = _checked_budget(epsilon, delta, noise_multiplier)
     elif (epsilon, delta, noise_multiplier) != (None, None, None):
         raise SordinoError(f"{spec.name} is not private: it takes no epsilon, delta or noise")
-    require_choice("unit", unit, UNITS)
+    unit = str(require_choice("unit", unit, UNITS))
     population = _population(spec, chosen, examples, batch_size, epochs, steps)
     adjacency = adjacency if adjacency is not None else NATURAL_ADJACENCY[population.sampling]
-    require_choice("adjacency", adjacency, ADJACENCIES)
-    require_choice(f"mechanism of {spec.name}", chosen["mechanism"], spec.mechanisms)
-    contribution = spec.contribution(chosen, population.steps_per_epoch)
+    adjacency = str(require_choice("adjacency", adjacency, ADJACENCIES))
+    _check_parts(spec, chosen)
+    contribution = spec.contribution_for(chosen, population.steps_per_epoch)
     update = UpdateSettings(
         learning_rate=spec.learning_rate(chosen["learning_rate"], population.steps),
         **{name: chosen[name] for name in _UPDATE_OPTIONS if name in chosen},
@@ -123,7 +123,7 @@ def plan(
             spec, chosen, options, contribution, workload, population
         )
     mechanism = _mechanism(chosen, contribution, update, workload, population)
-    if spec.schedule == AdaptiveBudget.kind:
+    if spec.adaptive:
         schedule: NoiseSchedule = AdaptiveBudget.planned(chosen, population.steps, epsilon, delta)
     else:
         schedule = _schedule(chosen["schedule"], population, epsilon, delta, adjacency)
@@ -165,6 +165,20 @@ def plan(
     built = replace(built, guarantee=stating(noise=built.noise, distance=built.distance()))
     built._remember()
     return built
+
+
+def _check_parts(spec: Recipe, chosen: dict[str, Any]) -> None:
+    """Refuse parts that the recipe cannot be made of."""
+    schedule = chosen["schedule"]
+    if isinstance(schedule, NoiseSchedule):
+        schedule = schedule.kind
+    for what, name, allowed in (
+        ("mechanism", chosen["mechanism"], spec.mechanisms),
+        ("schedule", schedule, spec.schedules),
+        ("optimizer", chosen["optimizer"], spec.optimizers),
+    ):
+        if allowed:
+            require_choice(f"{what} of {spec.name}", name, allowed)
 
 
 def _mechanism(

@@ -6,10 +6,10 @@ from typing import Any
 
 from sordino._base.errors import SordinoError, require_choice
 from sordino.parts.contributions import Contribution, Lagged
-from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning.recipes import Recipe
+from sordino.privacy import NoiseKind
 
-GAUSSIAN, DISCRETE = "gaussian", "discrete"
+GAUSSIAN, DISCRETE = NoiseKind.GAUSSIAN.value, NoiseKind.DISCRETE.value
 NOISE_KINDS = (GAUSSIAN, DISCRETE)
 
 
@@ -20,7 +20,7 @@ def checked_kind(noise: Any) -> str:
             f"noise names the kind of noise, {' or '.join(NOISE_KINDS)}; its amount in units of the "
             f"clip is noise_multiplier, so write noise_multiplier={noise!r}"
         )
-    return require_choice("noise", noise, NOISE_KINDS)
+    return str(require_choice("noise", noise, NOISE_KINDS))
 
 
 def without_lattice(spec: Recipe, contribution: Contribution) -> str:
@@ -29,6 +29,6 @@ def without_lattice(spec: Recipe, contribution: Contribution) -> str:
         return "adds no noise"
     if isinstance(contribution, Lagged):
         return "splits its noise between streams by real factors"
-    if spec.schedule == AdaptiveBudget.kind:
+    if spec.adaptive:
         return "decides during the run how much noise a query gets"
     return ""

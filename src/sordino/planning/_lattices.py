@@ -35,19 +35,19 @@ def lattice_mechanism(
     given: dict[str, Any],
     contribution: Contribution,
     workload: LinearMap,
-    people: Population,
+    population: Population,
 ) -> str:
     """The mechanism of a recipe's discrete noise: the given one, or the best that there is."""
     why = without_lattice(spec, contribution)
     if why:
         raise SordinoError(f"{spec.name} has no discrete noise: it {why}; use noise='gaussian'")
-    bounds = contribution.bounds(people.steps)
+    bounds = contribution.bounds(population.steps)
     level = bool(np.all(bounds == bounds[:, :1]))
 
     def works(name: str) -> Mechanism | None:
-        if people.is_secret and name != "independent":
+        if population.is_secret and name != "independent":
             return None
-        built = fit_mechanism(name, workload, people.participation())
+        built = fit_mechanism(name, workload, population.participation())
         return built if is_on_lattice(built) and (level or name == "independent") else None
 
     usable = {
@@ -66,29 +66,29 @@ def lattice_mechanism(
         )
 
     def cost(name: str) -> float:
-        shift = run_sensitivity(people, usable[name], Uniform()).value
+        shift = run_sensitivity(population, usable[name], Uniform()).value
         return shift * float(np.linalg.norm(usable[name].workload_error(workload)))
 
     return min(usable, key=cost)
 
 
-def fitted_lattice(made: Plan, most_steps: int | None = None) -> Lattice:
+def fitted_lattice(plan: Plan, most_steps: int | None = None) -> Lattice:
     """The finest lattice that a plan's sums and noise fit on, or one of about `most_steps` to the clip."""
-    population = made.population
+    population = plan.population
     largest = max(size for size, _ in population.batch_sizes())
     if population.sampling == POISSON:
         # Beyond with probability 1e-15, and then only if all are at the bound in one coordinate.
         largest = min(population.examples, largest + math.ceil(8 * math.sqrt(largest)) + 32)
-    bounds = made.contribution.bounds(population.steps)
+    bounds = plan.contribution.bounds(population.steps)
     finest = Lattice.fitted(
         bounds=bounds,
-        stds=made.noise_stds(),
-        mechanism=made.mechanism,
+        stds=plan.noise_stds(),
+        mechanism=plan.mechanism,
         largest_batch=largest,
     )
     if most_steps is None:
         return finest
     least = require_count("lattice_steps", most_steps, minimum=LEAST_STEPS)
-    drawn = float(draw_stds(made.mechanism, made.noise_stds()).min())
+    drawn = float(draw_stds(plan.mechanism, plan.noise_stds()).min())
     coarse = math.floor(math.log2(min(float(bounds.min()) / least, drawn / LEAST_STEPS)))
     return Lattice(max(finest.exponent, coarse))

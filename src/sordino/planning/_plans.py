@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino._base.codec import digest_of
 from sordino._base.errors import (
     DAMAGE,
     SordinoError,
@@ -174,7 +175,7 @@ class Plan:
 
     @cached_property
     def relative_error(self) -> float:
-        """`predicted_error` relative to the way that a constant gradient of norm `clip` would go.
+        """`predicted_error` relative to the displacement by a constant gradient of norm `clip`.
 
         Comparable between recipes with other streams, batch sizes, steps or momentum: the quantity
         that `compare` ranks by.
@@ -206,7 +207,7 @@ class Plan:
 
         It is made for no budget: `epsilon` is None.
         """
-        built = replace(self, guarantee=self._found_guarantee(), epsilon=None)
+        built = replace(self, guarantee=self._computed_guarantee(), epsilon=None)
         built.verify()
         return built
 
@@ -288,7 +289,7 @@ class Plan:
             population=_field(
                 data,
                 "population",
-                lambda found: Population(**known_fields("a population", found, Population)),
+                lambda value: Population(**known_fields("a population", value, Population)),
             ),
             contribution=_field(data, "contribution", contribution_from_json),
             noise=_field(data, "noise", partial(require_positive, "noise"))
@@ -299,7 +300,7 @@ class Plan:
             update=_field(
                 data,
                 "update",
-                lambda found: UpdateSettings(**known_fields("an update", found, UpdateSettings)),
+                lambda value: UpdateSettings(**known_fields("an update", value, UpdateSettings)),
             ),
             workload=_field(data, "workload", linear_map_from_json),
             guarantee=_field(data, "guarantee", Guarantee.from_json),
@@ -333,7 +334,7 @@ class Plan:
             not is_on_lattice(self.mechanism) or without_lattice(spec, self.contribution)
         ):
             raise SordinoError("this plan is damaged: its noise is on no lattice")
-        if isinstance(self.schedule, AdaptiveBudget) != (spec.schedule == AdaptiveBudget.kind):
+        if isinstance(self.schedule, AdaptiveBudget) != spec.adaptive:
             raise SordinoError("this plan is damaged: its recipe has another kind of schedule")
         if spec.private != (self.noise > 0):
             raise SordinoError(
@@ -345,7 +346,7 @@ class Plan:
                 )
             )
         try:
-            keeps_its_word = self._verify()
+            holds = self._verify()
         except SordinoError:
             raise
         except DAMAGE:
@@ -353,13 +354,13 @@ class Plan:
                 "this plan is damaged: its fields do not fit together, so that no guarantee can be "
                 "computed from them; make the plan again"
             ) from None
-        if not keeps_its_word:
+        if not holds:
             raise SordinoError(
                 "this plan states a guarantee that its noise does not give; it was changed by hand "
                 "or written by another version: make the plan again"
             )
 
-    def _found_guarantee(self) -> Guarantee:
+    def _computed_guarantee(self) -> Guarantee:
         """The guarantee that the fields give, for what the stated one is about."""
         stated = self.guarantee
         return guarantee_of(
@@ -376,11 +377,11 @@ class Plan:
 
     def _verify(self) -> bool:
         """Whether the stated guarantee, and the budget it was made for, follow from the noise."""
-        stated, result = self.guarantee, self._found_guarantee()
+        stated, computed = self.guarantee, self._computed_guarantee()
         # Another processor's linear algebra may differ in the last bits; the noise has a margin
         # of 1e-6 over what the guarantee needs.
-        same_mu = math.isclose(result.gaussian_mu, stated.gaussian_mu, rel_tol=1e-9)
-        if not same_mu or replace(result, gaussian_mu=stated.gaussian_mu) != stated:
+        same_mu = math.isclose(computed.gaussian_mu, stated.gaussian_mu, rel_tol=1e-9)
+        if not same_mu or replace(computed, gaussian_mu=stated.gaussian_mu) != stated:
             return False
         if self.epsilon is None:
             return True
@@ -411,8 +412,7 @@ class Plan:
     @cached_property
     def hash(self) -> str:
         """SHA-256 of the canonical JSON: the plan's identity."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of(self.to_json())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self.hash == other.hash
@@ -439,17 +439,17 @@ class Plan:
             ("contribution", self.contribution.describe()),
             (
                 "noise",
-                f"{self.mechanism.describe()}; fresh draws of {self.noise:.5g} x bound on each sum "
-                f"({self.schedule.describe()})"
+                f"{self.mechanism.describe()}; standard deviation {self.noise:.5g} x the contribution "
+                f"bound ({self.schedule.describe()})"
                 + ("" if self.lattice is None else f"; {self.lattice.describe()}"),
             ),
             ("noise per step", f"{spread} per coordinate of the mean contribution"),
             (
                 "predicted error",
                 f"{self.predicted_error:.4g} rms per coordinate of the iterates at learning rate 1, "
-                f"{self.relative_error:.3g} of the way of a gradient of norm clip",
+                f"noise-to-displacement ratio {self.relative_error:.3g}",
             ),
-            ("update", recipe.update if recipe.schedule == "adaptive" else self.update.describe()),
+            ("update", AdaptiveBudget.update if recipe.adaptive else self.update.describe()),
             ("gradient evaluations", f"{self.gradient_evaluations:,}"),
             (
                 "noise memory",
@@ -509,7 +509,7 @@ def _field(data: dict[str, Any], name: str, read: Callable[[Any], Any]) -> Any:
 
 
 def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda found: None if found is None else read(found)
+    return lambda value: None if value is None else read(value)
 
 
 def _lattice_from_json(data: dict[str, Any]) -> Lattice | None:

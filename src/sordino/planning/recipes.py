@@ -1,19 +1,22 @@
-"""The named algorithms: each a line in a table that names its four parts.
+"""The named algorithms: each a line in a table that names its parts.
 
-A recipe is a stream, a mechanism, a schedule and an update, with the defaults that make it useful
+A recipe is a contribution, a mechanism, a schedule and an update, with the defaults that make it useful
 and an honest word on when to use it.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any
 
 from sordino._base.errors import SordinoError, nearest, require_choice, shown
+from sordino._base.registry import Registry
 from sordino.parts import FIXED, POISSON, RESHUFFLED, WITHOUT_REPLACEMENT
 from sordino.parts.contributions import (
+    CONTRIBUTIONS,
     NO_CLIP,
     Anchored,
     Contribution,
@@ -25,6 +28,8 @@ from sordino.parts.contributions import (
     WeightedGradient,
     WeightedRecursive,
 )
+from sordino.planning._options import OPTIONS as OPTIONS
+from sordino.planning._options import Option
 
 # Options that every recipe has, with the default they have unless the recipe says otherwise.
 COMMON_OPTIONS: Mapping[str, Any] = MappingProxyType(
@@ -45,76 +50,95 @@ COMMON_OPTIONS: Mapping[str, Any] = MappingProxyType(
         "output": "last",
     }
 )
-# Options that only some recipes have, and what each is.
-SPECIAL_OPTIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "difference_clip": "largest norm of a gradient's change (C2)",
-        "residual_clip": "largest norm of a gradient's change since the epoch began (anchored form)",
-        "gamma": "share of the plain gradient in a recursive estimate",
-        "decay": "share of the last estimate that a recursive one keeps (c)",
-        "form": "anchor-free (two gradients, a ring of iterates) or anchored (three, two anchors)",
-        "first_batch": "size of the first batch, where it differs",
-        "step_length": "how far one adaptive step may go (zeta / L)",
-        "kappa": "step of the second sequence: 1/2 is proved, 1 is as printed",
-        "splits": "parts of an adaptive budget, by default one for each step",
-        "line_search": "share of an adaptive budget that pays for choosing step sizes",
-        "growth": "how much budget a gradient gets more when no step along it helps",
-        "candidates": "step sizes that a line search chooses from, 0 among them",
-        "largest_step": "longest step that a line search tries",
-        "objective_clip": "largest loss of one example that counts in a line search (C_obj)",
-        "shrink": "factor on the longest step to try when no step helps; 1 is the paper's",
-    }
-)
+CORRELATED = ("auto", "blt", "dense", "toeplitz", "banded", "tree", "tree-full", "independent")
+# Those that fit a map that no Toeplitz matrix describes.
+GENERAL = ("auto", "leaky", "cancelling", "dense", "tree", "independent")
+SECRET = (POISSON, WITHOUT_REPLACEMENT)
+PUBLIC = (FIXED, RESHUFFLED)
 FORMS = ("anchor-free", "anchored")
 # A learning rate for gradients of norm at most 1, where nothing better is known.
 LEARNING_RATE = 0.5
+# What a contribution is told besides options.
+_TOLD = "steps_per_epoch"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One algorithm: its four parts, its defaults, and advice.
+    """One algorithm: its parts, its defaults, and advice.
 
     Attributes:
-      stream: the kind of contribution, a key of `STREAMS`.
-      mechanisms, samplings: what it may be run with, by name.
-      defaults: practical ones, over `COMMON_OPTIONS`; names of `SPECIAL_OPTIONS` among them are the
-        options that the recipe has besides.
-      rate_over_steps: if given, the default learning rate is this over the number of steps.
+      contribution: what one example adds in a step: a class of `Contribution`, or a function that makes
+        one. Its arguments are options of the recipe, by name; `steps_per_epoch` may be among them.
+      mechanisms, samplings: what it may be run with, by name; the first is the default.
+      schedules, optimizers: the same; any, if none are named.
+      options: the recipe's own defaults. Names that are not in `COMMON_OPTIONS` are options that it has
+        besides.
+      adaptive: whether the run decides how to spend its budget (then schedule and update are its own).
+      full_batch: whether every step uses all examples.
       private: False for the algorithms that are here only to compare with.
-      without: common options that it has no use for.
+      rate_over_steps: if given, the default learning rate is this over the number of steps.
     """
 
     name: str
     title: str
-    stream: str
-    mechanisms: tuple[str, ...]
-    schedule: str
-    update: str
-    samplings: tuple[str, ...]
+    contribution: Callable[..., Contribution]
+    mechanisms: tuple[str, ...] = ("independent",)
+    samplings: tuple[str, ...] = (FIXED,)
+    schedules: tuple[str, ...] = ()
+    optimizers: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    adaptive: bool = False
     full_batch: bool = False
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    rate_over_steps: float | None = None
     private: bool = True
-    without: tuple[str, ...] = ()
+    rate_over_steps: float | None = None
     reference: str = ""
     use_when: str = ""
     avoid_when: str = ""
 
-    def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """All options: what was given, else the recipe's default, else the common one."""
+    def defaults(self) -> dict[str, Any]:
+        """All options with their defaults: the recipe's, else those of its parts, else the common ones."""
+        first = {
+            "mechanism": self.mechanisms,
+            "sampling": self.samplings,
+            "schedule": self.schedules,
+            "optimizer": self.optimizers,
+        }
+        chosen = {name: names[0] for name, names in first.items() if names}
+        return {**COMMON_OPTIONS, **chosen, **self.options}
+
+    def resolve(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All options: what was given, else the default; refuses what the chosen parts do not use."""
         offered = self.option_names()
         for name in given:
             if name not in offered:
                 raise SordinoError(f"{self.name} has no option {name!r}{nearest(name, offered)}")
-        return {**COMMON_OPTIONS, **self.defaults, **given}
+        chosen = {**self.defaults(), **given}
+        for name, value in given.items():
+            if value != self.defaults()[name]:
+                self.option(name).check_used(chosen)
+        return chosen
 
     def option_names(self) -> frozenset[str]:
         """The options that may be given."""
-        return frozenset({*COMMON_OPTIONS, *self.defaults} - set(self.without))
+        return frozenset(
+            name
+            for name in (*COMMON_OPTIONS, *self.options)
+            if not (self.adaptive and self.option(name).decided_by_run)
+        )
 
-    def contribution(self, options: Mapping[str, Any], steps_per_epoch: int) -> Contribution:
+    def option(self, name: str) -> Option:
+        """What an option means."""
+        if name in OPTIONS:
+            return OPTIONS[name]
+        default = self.defaults()[name]
+        about = {f.name: f.metadata.get("help", "") for f in _fields(self.contribution)}
+        kind = type(default) if isinstance(default, bool | int | float | str) else float
+        return Option(name, kind, about.get(name) or f"of {self.name}")
+
+    def contribution_for(self, options: Mapping[str, Any], steps_per_epoch: int) -> Contribution:
         """What one example adds in each step, for these options."""
-        return STREAMS[self.stream](options, steps_per_epoch)
+        known = {**options, _TOLD: steps_per_epoch}
+        return self.contribution(**{name: known[name] for name in self._arguments()})
 
     def learning_rate(self, given: float | None, steps: int) -> float:
         """The learning rate: the given one, or the recipe's default."""
@@ -123,377 +147,361 @@ class Recipe:
         over = self.rate_over_steps
         return LEARNING_RATE if over is None else over / steps
 
-
-def _lagged(options: Mapping[str, Any], steps_per_epoch: int) -> Contribution:
-    common = {
-        "clip": options["clip"],
-        "difference_clip": options["difference_clip"],
-        "gamma": options["gamma"],
-        "lag": steps_per_epoch,
-    }
-    if require_choice("form", options["form"], FORMS) == "anchor-free":
-        return Lagged(**common)
-    return Anchored(**common, residual_clip=options["residual_clip"])
+    def _arguments(self) -> tuple[str, ...]:
+        return tuple(inspect.signature(self.contribution).parameters)
 
 
-def _or_gradient(stream: Contribution) -> Contribution:
-    """The stream; where it keeps nothing of the last estimate, the plain gradient that it is then.
+def _fields(contribution: Any) -> tuple[Any, ...]:
+    return fields(contribution) if is_dataclass(contribution) else ()
+
+
+def _admit(name: str, recipe: Any) -> Recipe:
+    """`recipe`, if it can be planned; a new class of contributions is then known, too."""
+    if not isinstance(recipe, Recipe):
+        raise SordinoError(f"a recipe is a sordino.Recipe, got {shown(recipe)}")
+    if recipe.name != name:
+        raise SordinoError(f"a recipe goes by its name, {recipe.name!r}, not {name!r}")
+    if not callable(recipe.contribution):
+        raise SordinoError(
+            f"the contribution of {name} must be a class of Contribution or a function that makes one"
+        )
+    known = {*recipe.defaults(), _TOLD}
+    for argument in recipe._arguments():
+        if argument not in known:
+            raise SordinoError(
+                f"{name} has no default for {argument!r}, which its contribution needs"
+            )
+    for sampling in recipe.samplings:
+        require_choice(f"sampling of {name}", sampling, (*SECRET, *PUBLIC))
+    if recipe not in OURS:
+        _check_names(recipe)
+    part: Any = recipe.contribution
+    if (
+        isinstance(part, type)
+        and issubclass(part, Contribution)
+        and not same_part(CONTRIBUTIONS.get(part.kind), part)
+    ):
+        if part.kind in CONTRIBUTIONS:
+            raise SordinoError(f"there is another contribution of kind {part.kind!r} already")
+        CONTRIBUTIONS.add(part.kind, part)
+    return recipe
+
+
+def _check_names(recipe: Recipe) -> None:
+    """Refuse parts that nobody knows. (Mechanisms need jax, which the table of recipes does not.)"""
+    from sordino.parts.mechanisms import MECHANISMS
+    from sordino.parts.schedules import SCHEDULES
+
+    for mechanism in recipe.mechanisms:
+        MECHANISMS[mechanism]
+    for schedule in recipe.schedules:
+        SCHEDULES[schedule]
+
+
+def same_part(one: Any, other: Any) -> bool:
+    """Whether two classes or functions are one: a module that is run twice defines its own twice."""
+    return one is not None and (one.__module__, one.__qualname__) == (
+        other.__module__,
+        other.__qualname__,
+    )
+
+
+def recursive(clip: float, decay: float) -> Contribution:
+    """The change of a gradient, beside a share of it."""
+    return _or_gradient(Recursive(clip, decay))
+
+
+def two_clips(clip: float, difference_clip: float, gamma: float) -> Contribution:
+    """A gradient and its change, each with a clip of its own."""
+    return _or_gradient(TwoClip(clip, difference_clip, gamma))
+
+
+def lagged(
+    clip: float,
+    difference_clip: float,
+    gamma: float,
+    form: str,
+    residual_clip: float,
+    steps_per_epoch: int,
+) -> Contribution:
+    """The change of a gradient since the last epoch."""
+    if require_choice("form", form, FORMS) == "anchor-free":
+        return Lagged(clip, difference_clip, gamma, steps_per_epoch)
+    return Anchored(clip, difference_clip, gamma, steps_per_epoch, residual_clip)
+
+
+def _or_gradient(contribution: Contribution) -> Contribution:
+    """The contribution; where it keeps nothing of the last estimate, the plain gradient it is then.
 
     The same numbers from half of the gradients, and the very program of the recipe that is its limit:
     two programs for one formula may differ in the last bit, on some processors.
     """
-    return stream if stream.decay else Gradient(stream.clip)
+    return contribution if contribution.decay else Gradient(contribution.clip)
 
 
-# Streams by name: from a recipe's options and the steps of an epoch to a contribution.
-STREAMS: Mapping[str, Callable[[Mapping[str, Any], int], Contribution]] = MappingProxyType(
-    {
-        "gradient": lambda o, _: Gradient(o["clip"]),
-        "recursive difference": lambda o, _: _or_gradient(Recursive(o["clip"], o["decay"])),
-        "weighted recursive difference": lambda o, _: WeightedRecursive(o["clip"]),
-        "recursive difference, two clips": lambda o, _: _or_gradient(
-            TwoClip(o["clip"], o["difference_clip"], o["gamma"])
-        ),
-        "difference to the last epoch": _lagged,
-        "weighted gradient": lambda o, _: WeightedGradient(o["clip"]),
-        "pair of gradients": lambda o, _: GradientPair(o["clip"]),
-    }
+RECIPES: Registry[Recipe] = Registry("recipe", group="sordino.recipes", admit=_admit)
+# The library's own, apart from what others add.
+OURS = (
+    Recipe(
+        name="dp-gd",
+        title="private gradient descent on all examples",
+        contribution=Gradient,
+        full_batch=True,
+        options={"learning_rate": 1.0},
+        reference="Song, Chaudhuri & Sarwate 2013; Wang, Ye & Xu 2017; schedules: paper 04",
+        use_when="the data fits a step and few, clean steps are enough",
+        avoid_when="many steps are needed: each one reads all the data",
+    ),
+    Recipe(
+        name="dp-gd-momentum",
+        title="private gradient descent on all examples, with bias-corrected momentum",
+        contribution=Gradient,
+        full_batch=True,
+        options={
+            "learning_rate": 1.0,
+            "momentum": 0.9,
+            "optimizer": "bias-corrected",
+        },
+        reference="On dynamic noise influence in differentially private learning (paper 04)",
+        use_when="as dp-gd, where the noise of single steps should be averaged; it also makes "
+        "the best noise schedule nearly flat",
+        avoid_when="the steps are very few: an average over them lags behind",
+    ),
+    Recipe(
+        name="dp-sgd",
+        title="private stochastic gradient descent with independent noise",
+        contribution=Gradient,
+        samplings=(*SECRET, *PUBLIC),
+        options={"momentum": 0.9},
+        reference="Abadi et al. 2016",
+        use_when="batches can be drawn at random and kept secret, at small epsilon or for "
+        "many epochs",
+        avoid_when="batches are shuffled files or streams: then nothing is amplified and "
+        "dp-memf adds several times less noise",
+    ),
+    Recipe(
+        name="dp-psgd",
+        title="private SGD with a noise schedule, accounted at its amplified cost",
+        contribution=Gradient,
+        samplings=(POISSON,),
+        options={"schedule": "exponential"},
+        reference="On dynamic noise influence in differentially private learning (paper 04)",
+        use_when="late steps matter more than early ones, and public facts or public data say "
+        "by how much",
+        avoid_when="the noise multiplier is below 1: there a schedule costs more than it gains",
+    ),
+    Recipe(
+        name="dp-srm",
+        title="stochastic recursive momentum: pay for what is new in each gradient",
+        contribution=two_clips,
+        samplings=(*SECRET, *PUBLIC),
+        options={
+            "difference_clip": 0.01,
+            "gamma": 0.1,
+            "first_batch": None,
+            "optimizer": "adaptive",
+            "step_length": 1.0,
+        },
+        reference="Wang, Jayaraman, Evans & Gu, DP-SRM (paper 01), corrected",
+        use_when="gradients change little from step to step, so that the difference can be "
+        "clipped far below the gradient (C2 well below gamma C1)",
+        avoid_when="C2 is not far below gamma C1: the noise that recursion carries along then "
+        "outweighs what the smaller clip saves, and dp-sgd wins",
+    ),
+    Recipe(
+        name="dp-mu2",
+        title="anytime average of recursive gradients, noise that the next step cancels",
+        contribution=WeightedRecursive,
+        mechanisms=GENERAL,
+        optimizers=("anytime",),
+        options={"mechanism": "leaky"},
+        rate_over_steps=1.0,
+        reference="Reshef & Levy 2025 (paper 02), leaky cancellation",
+        use_when="convex problems in one pass, and as the centralized form of dp-mu2-fl",
+        avoid_when="many epochs, or a tight clip is not known: the weights t make a clip that "
+        "binds hurt for ever",
+    ),
+    Recipe(
+        name="dp-srgd",
+        title="accelerated stochastic recursive gradients",
+        contribution=WeightedRecursive,
+        mechanisms=(*GENERAL, "blt", "toeplitz"),
+        optimizers=("nesterov",),
+        options={
+            "kappa": 0.5,
+            "learning_rate": 0.1,
+        },
+        reference="Choquette-Choo, Ganesh & Thakurta 2024, Algorithm 1 (paper 03), corrected",
+        use_when="smooth convex problems in one pass with large batches",
+        avoid_when="gradients are rough: the weights t amplify every change between steps, and "
+        "the joint clip then cuts the signal",
+    ),
+    Recipe(
+        name="dp-memf",
+        title="multi-epoch matrix factorization: noise that later noise partly cancels",
+        contribution=Gradient,
+        mechanisms=CORRELATED,
+        samplings=PUBLIC,
+        options={"momentum": 0.9},
+        reference="Denisov et al. 2022; Choquette-Choo et al. 2023, 2024 (paper 03)",
+        use_when="batches come in a fixed order, in one or a few epochs, and nothing about "
+        "their randomness can be trusted",
+        avoid_when="very many epochs at small epsilon with true random batches: amplified "
+        "dp-sgd can win",
+    ),
+    Recipe(
+        name="dp-srg-memf",
+        title="matrix factorization for recursive gradients",
+        contribution=recursive,
+        mechanisms=CORRELATED,
+        samplings=PUBLIC,
+        options={"momentum": 0.9, "decay": 0.0821},
+        reference="Choquette-Choo, Ganesh & Thakurta 2024, Algorithm 3 (paper 03), corrected",
+        use_when="as dp-memf, where a second gradient per example is affordable and steps are "
+        "small enough that neighbouring gradients agree",
+        avoid_when="gradients are the cost: at equal gradient evaluations it has half the steps",
+    ),
+    Recipe(
+        name="dp-nsgd",
+        title="normalized momentum: steps of one length along a noisy moving average",
+        contribution=Gradient,
+        mechanisms=CORRELATED,
+        samplings=PUBLIC,
+        options={
+            "optimizer": "normalized",
+            "momentum": 0.9,
+            "learning_rate": 0.05,
+        },
+        reference="Tran & Cutkosky 2022, Algorithm 1 (paper 00)",
+        use_when="gradient norms vary widely and a step length is easier to choose than a "
+        "learning rate; mechanism 'tree' is the paper's own",
+        avoid_when="the estimate is mostly noise: then so is every step, at full length",
+    ),
+    Recipe(
+        name="dp-nsgd-sr",
+        title="normalized momentum that pays only for the change since the last epoch",
+        contribution=lagged,
+        mechanisms=("auto", "tree", "blt", "toeplitz", "dense"),
+        schedules=("uniform",),
+        options={
+            "optimizer": "normalized",
+            "momentum": 0.9,
+            "learning_rate": 0.05,
+            "difference_clip": 0.1,
+            "residual_clip": 0.1,
+            "gamma": 0.1,
+            "form": "anchor-free",
+        },
+        reference="Tran & Cutkosky 2022, Algorithm 2 (paper 00), as one lag recursion",
+        use_when="many epochs in which an example's gradient changes by less than a third of "
+        "its clip per epoch, and twice the gradients are affordable",
+        avoid_when="few epochs or large changes: dp-nsgd with BLT noise is then better",
+    ),
+    Recipe(
+        name="dp-ftrl",
+        title="tree-aggregated gradients (a baseline: dp-memf adds half the noise)",
+        contribution=Gradient,
+        mechanisms=("tree", "tree-full"),
+        samplings=PUBLIC,
+        reference="Kairouz et al. 2021",
+        use_when="a published DP-FTRL result is to be compared with, at its exact cost",
+        avoid_when="always otherwise: every factorization of dp-memf but short bands is better",
+    ),
+    Recipe(
+        name="rrpsgd",
+        title="random rounds of single-example SGD, returning a random iterate (a baseline)",
+        contribution=Gradient,
+        samplings=SECRET,
+        options={"output": "random", "learning_rate": 0.05},
+        reference="Zhang, Zheng, Mou & Wang 2017",
+        use_when="its published results are to be compared with (batch_size=1)",
+        avoid_when="always otherwise: larger batches have a better ratio of signal to noise",
+    ),
+    Recipe(
+        name="dp-agd",
+        title="gradient descent with noisy line searches that spends its budget as needed "
+        "(a baseline)",
+        contribution=Gradient,
+        adaptive=True,
+        full_batch=True,
+        options={
+            "clip": 3.0,
+            "splits": None,
+            "line_search": 0.5,
+            "growth": 0.1,
+            "candidates": 21,
+            "largest_step": 2.0,
+            "objective_clip": 3.0,
+            "shrink": 0.7,
+        },
+        reference="Lee & Kifer 2018, DP-AGD (papers 01, section 1.3), corrected",
+        use_when="no learning rate is known: steps are chosen by the run, inside the budget, "
+        "in 30 to 60 iterations",
+        avoid_when="a fair learning rate is known (dp-gd spends on gradients what line searches "
+        "cost here), or the clip binds: clipped gradients then point where the loss does "
+        "not fall, and the budget is spent on better ones in vain",
+    ),
+    Recipe(
+        name="sgd",
+        title="stochastic gradient descent, NOT private: to compare with",
+        contribution=Gradient,
+        schedules=("uniform",),
+        samplings=(*PUBLIC, *SECRET),
+        options={"momentum": 0.9, "clip": NO_CLIP},
+        private=False,
+        reference="Robbins & Monro 1951",
+        use_when="you want to know what privacy costs on public data",
+        avoid_when="the data is private",
+    ),
+    Recipe(
+        name="storm",
+        title="stochastic recursive momentum with adaptive steps, NOT private",
+        contribution=GradientPair,
+        schedules=("uniform",),
+        samplings=(*PUBLIC, *SECRET),
+        optimizers=("storm",),
+        options={"learning_rate": 0.1, "clip": NO_CLIP},
+        private=False,
+        reference="Cutkosky & Orabona 2019",
+        use_when="dp-srm is to be compared with its limit without privacy",
+        avoid_when="the data is private",
+    ),
+    Recipe(
+        name="nesterov",
+        title="accelerated stochastic gradients by linear coupling, NOT private",
+        contribution=WeightedGradient,
+        schedules=("uniform",),
+        samplings=(*PUBLIC, *SECRET),
+        optimizers=("nesterov",),
+        options={
+            "kappa": 0.5,
+            "learning_rate": 0.1,
+            "clip": NO_CLIP,
+        },
+        private=False,
+        reference="Allen-Zhu & Orecchia 2014; Bansal & Gupta 2019",
+        use_when="dp-srgd is to be compared with its limit without privacy",
+        avoid_when="the data is private",
+    ),
+    Recipe(
+        name="mu2",
+        title="anytime average of recursive gradients, NOT private",
+        contribution=WeightedRecursive,
+        schedules=("uniform",),
+        samplings=(FIXED, *SECRET),
+        optimizers=("anytime",),
+        options={"clip": NO_CLIP},
+        rate_over_steps=1.0,
+        private=False,
+        reference="Levy 2023; Reshef & Levy 2025 (paper 02)",
+        use_when="dp-mu2 is to be compared with its limit without privacy",
+        avoid_when="the data is private",
+    ),
 )
-
-CORRELATED = ("auto", "blt", "dense", "toeplitz", "banded", "tree", "tree-full", "independent")
-# Those that fit a map that no Toeplitz matrix describes.
-GENERAL = ("auto", "leaky", "cancelling", "dense", "tree", "independent")
-SECRET = (POISSON, WITHOUT_REPLACEMENT)
-PUBLIC = (FIXED, RESHUFFLED)
-
-RECIPES: Mapping[str, Recipe] = MappingProxyType(
-    {
-        recipe.name: recipe
-        for recipe in (
-            Recipe(
-                name="dp-gd",
-                title="private gradient descent on all examples",
-                stream="gradient",
-                mechanisms=("independent",),
-                schedule="any",
-                update="gradient descent, or any optax optimizer",
-                samplings=(FIXED,),
-                full_batch=True,
-                defaults={"learning_rate": 1.0},
-                reference="Song, Chaudhuri & Sarwate 2013; Wang, Ye & Xu 2017; schedules: paper 04",
-                use_when="the data fits a step and few, clean steps are enough",
-                avoid_when="many steps are needed: each one reads all the data",
-            ),
-            Recipe(
-                name="dp-gd-momentum",
-                title="private gradient descent on all examples, with bias-corrected momentum",
-                stream="gradient",
-                mechanisms=("independent",),
-                schedule="any",
-                update="bias-corrected momentum",
-                samplings=(FIXED,),
-                full_batch=True,
-                defaults={
-                    "learning_rate": 1.0,
-                    "momentum": 0.9,
-                    "optimizer": "bias-corrected",
-                },
-                reference="On dynamic noise influence in differentially private learning (paper 04)",
-                use_when="as dp-gd, where the noise of single steps should be averaged; it also makes "
-                "the best noise schedule nearly flat",
-                avoid_when="the steps are very few: an average over them lags behind",
-            ),
-            Recipe(
-                name="dp-sgd",
-                title="private stochastic gradient descent with independent noise",
-                stream="gradient",
-                mechanisms=("independent",),
-                schedule="uniform",
-                update="SGD with momentum, or any optax optimizer",
-                samplings=(*SECRET, *PUBLIC),
-                defaults={"sampling": POISSON, "momentum": 0.9},
-                reference="Abadi et al. 2016",
-                use_when="batches can be drawn at random and kept secret, at small epsilon or for "
-                "many epochs",
-                avoid_when="batches are shuffled files or streams: then nothing is amplified and "
-                "dp-memf adds several times less noise",
-            ),
-            Recipe(
-                name="dp-psgd",
-                title="private SGD with a noise schedule, accounted at its amplified cost",
-                stream="gradient",
-                mechanisms=("independent",),
-                schedule="any",
-                update="SGD, or any optax optimizer",
-                samplings=(POISSON,),
-                defaults={"sampling": POISSON, "schedule": "exponential"},
-                reference="On dynamic noise influence in differentially private learning (paper 04)",
-                use_when="late steps matter more than early ones, and public facts or public data say "
-                "by how much",
-                avoid_when="the noise multiplier is below 1: there a schedule costs more than it gains",
-            ),
-            Recipe(
-                name="dp-srm",
-                title="stochastic recursive momentum: pay for what is new in each gradient",
-                stream="recursive difference, two clips",
-                mechanisms=("independent",),
-                schedule="uniform",
-                update="recursive momentum with an adaptive step",
-                samplings=(*SECRET, *PUBLIC),
-                defaults={
-                    "sampling": POISSON,
-                    "difference_clip": 0.01,
-                    "gamma": 0.1,
-                    "first_batch": None,
-                    "optimizer": "adaptive",
-                    "step_length": 1.0,
-                },
-                reference="Wang, Jayaraman, Evans & Gu, DP-SRM (paper 01), corrected",
-                use_when="gradients change little from step to step, so that the difference can be "
-                "clipped far below the gradient (C2 well below gamma C1)",
-                avoid_when="C2 is not far below gamma C1: the noise that recursion carries along then "
-                "outweighs what the smaller clip saves, and dp-sgd wins",
-            ),
-            Recipe(
-                name="dp-mu2",
-                title="anytime average of recursive gradients, noise that the next step cancels",
-                stream="weighted recursive difference",
-                mechanisms=GENERAL,
-                schedule="uniform, or by participation",
-                update="anytime average (mu^2)",
-                samplings=(FIXED,),
-                defaults={"mechanism": "leaky", "optimizer": "anytime"},
-                rate_over_steps=1.0,
-                reference="Reshef & Levy 2025 (paper 02), leaky cancellation",
-                use_when="convex problems in one pass, and as the centralized form of dp-mu2-fl",
-                avoid_when="many epochs, or a tight clip is not known: the weights t make a clip that "
-                "binds hurt for ever",
-            ),
-            Recipe(
-                name="dp-srgd",
-                title="accelerated stochastic recursive gradients",
-                stream="weighted recursive difference",
-                mechanisms=(*GENERAL, "blt", "toeplitz"),
-                schedule="uniform",
-                update="Nesterov coupling with projection",
-                samplings=(FIXED,),
-                defaults={
-                    "mechanism": "auto",
-                    "optimizer": "nesterov",
-                    "kappa": 0.5,
-                    "learning_rate": 0.1,
-                },
-                reference="Choquette-Choo, Ganesh & Thakurta 2024, Algorithm 1 (paper 03), corrected",
-                use_when="smooth convex problems in one pass with large batches",
-                avoid_when="gradients are rough: the weights t amplify every change between steps, and "
-                "the joint clip then cuts the signal",
-            ),
-            Recipe(
-                name="dp-memf",
-                title="multi-epoch matrix factorization: noise that later noise partly cancels",
-                stream="gradient",
-                mechanisms=CORRELATED,
-                schedule="uniform",
-                update="SGD with momentum, or any optax optimizer",
-                samplings=PUBLIC,
-                defaults={"mechanism": "auto", "momentum": 0.9},
-                reference="Denisov et al. 2022; Choquette-Choo et al. 2023, 2024 (paper 03)",
-                use_when="batches come in a fixed order, in one or a few epochs, and nothing about "
-                "their randomness can be trusted",
-                avoid_when="very many epochs at small epsilon with true random batches: amplified "
-                "dp-sgd can win",
-            ),
-            Recipe(
-                name="dp-srg-memf",
-                title="matrix factorization for recursive gradients",
-                stream="recursive difference",
-                mechanisms=CORRELATED,
-                schedule="uniform",
-                update="SGD with momentum, or any optax optimizer",
-                samplings=PUBLIC,
-                defaults={"mechanism": "auto", "momentum": 0.9, "decay": 0.0821},
-                reference="Choquette-Choo, Ganesh & Thakurta 2024, Algorithm 3 (paper 03), corrected",
-                use_when="as dp-memf, where a second gradient per example is affordable and steps are "
-                "small enough that neighbouring gradients agree",
-                avoid_when="gradients are the cost: at equal gradient evaluations it has half the steps",
-            ),
-            Recipe(
-                name="dp-nsgd",
-                title="normalized momentum: steps of one length along a noisy moving average",
-                stream="gradient",
-                mechanisms=CORRELATED,
-                schedule="uniform",
-                update="normalized momentum",
-                samplings=PUBLIC,
-                defaults={
-                    "mechanism": "auto",
-                    "optimizer": "normalized",
-                    "momentum": 0.9,
-                    "learning_rate": 0.05,
-                },
-                reference="Tran & Cutkosky 2022, Algorithm 1 (paper 00)",
-                use_when="gradient norms vary widely and a step length is easier to choose than a "
-                "learning rate; mechanism 'tree' is the paper's own",
-                avoid_when="the estimate is mostly noise: then so is every step, at full length",
-            ),
-            Recipe(
-                name="dp-nsgd-sr",
-                title="normalized momentum that pays only for the change since the last epoch",
-                stream="difference to the last epoch",
-                mechanisms=("auto", "tree", "blt", "toeplitz", "dense"),
-                schedule="split between the streams",
-                update="normalized momentum",
-                samplings=(FIXED,),
-                defaults={
-                    "mechanism": "auto",
-                    "optimizer": "normalized",
-                    "momentum": 0.9,
-                    "learning_rate": 0.05,
-                    "difference_clip": 0.1,
-                    "residual_clip": 0.1,
-                    "gamma": 0.1,
-                    "form": "anchor-free",
-                },
-                reference="Tran & Cutkosky 2022, Algorithm 2 (paper 00), as one lag recursion",
-                use_when="many epochs in which an example's gradient changes by less than a third of "
-                "its clip per epoch, and twice the gradients are affordable",
-                avoid_when="few epochs or large changes: dp-nsgd with BLT noise is then better",
-            ),
-            Recipe(
-                name="dp-ftrl",
-                title="tree-aggregated gradients (a baseline: dp-memf adds half the noise)",
-                stream="gradient",
-                mechanisms=("tree", "tree-full"),
-                schedule="uniform",
-                update="SGD, or any optax optimizer",
-                samplings=PUBLIC,
-                defaults={"mechanism": "tree"},
-                reference="Kairouz et al. 2021",
-                use_when="a published DP-FTRL result is to be compared with, at its exact cost",
-                avoid_when="always otherwise: every factorization of dp-memf but short bands is "
-                "better",
-            ),
-            Recipe(
-                name="rrpsgd",
-                title="random rounds of single-example SGD, returning a random iterate (a baseline)",
-                stream="gradient",
-                mechanisms=("independent",),
-                schedule="uniform",
-                update="SGD",
-                samplings=SECRET,
-                defaults={"sampling": POISSON, "output": "random", "learning_rate": 0.05},
-                reference="Zhang, Zheng, Mou & Wang 2017",
-                use_when="its published results are to be compared with (batch_size=1)",
-                avoid_when="always otherwise: larger batches have a better ratio of signal to noise",
-            ),
-            Recipe(
-                name="dp-agd",
-                title="gradient descent with noisy line searches that spends its budget as needed "
-                "(a baseline)",
-                stream="gradient",
-                mechanisms=("independent",),
-                schedule="adaptive",
-                update="normalised step by noisy line search",
-                samplings=(FIXED,),
-                full_batch=True,
-                defaults={
-                    "clip": 3.0,
-                    "schedule": "adaptive",
-                    "splits": None,
-                    "line_search": 0.5,
-                    "growth": 0.1,
-                    "candidates": 21,
-                    "largest_step": 2.0,
-                    "objective_clip": 3.0,
-                    "shrink": 0.7,
-                },
-                without=(
-                    "schedule",
-                    "workload",
-                    "optimizer",
-                    "learning_rate",
-                    "momentum",
-                    "lr_schedule",
-                    "average",
-                    "radius",
-                    "output",
-                ),
-                reference="Lee & Kifer 2018, DP-AGD (papers 01, section 1.3), corrected",
-                use_when="no learning rate is known: steps are chosen by the run, inside the budget, "
-                "in 30 to 60 iterations",
-                avoid_when="a fair learning rate is known (dp-gd spends on gradients what line searches "
-                "cost here), or the clip binds: clipped gradients then point where the loss does "
-                "not fall, and the budget is spent on better ones in vain",
-            ),
-            Recipe(
-                name="sgd",
-                title="stochastic gradient descent, NOT private: to compare with",
-                stream="gradient",
-                mechanisms=("independent",),
-                schedule="none",
-                update="SGD with momentum, or any optax optimizer",
-                samplings=(*PUBLIC, *SECRET),
-                defaults={"momentum": 0.9, "clip": NO_CLIP},
-                private=False,
-                reference="Robbins & Monro 1951",
-                use_when="you want to know what privacy costs on public data",
-                avoid_when="the data is private",
-            ),
-            Recipe(
-                name="storm",
-                title="stochastic recursive momentum with adaptive steps, NOT private",
-                stream="pair of gradients",
-                mechanisms=("independent",),
-                schedule="none",
-                update="STORM",
-                samplings=(*PUBLIC, *SECRET),
-                defaults={"optimizer": "storm", "learning_rate": 0.1, "clip": NO_CLIP},
-                private=False,
-                reference="Cutkosky & Orabona 2019",
-                use_when="dp-srm is to be compared with its limit without privacy",
-                avoid_when="the data is private",
-            ),
-            Recipe(
-                name="nesterov",
-                title="accelerated stochastic gradients by linear coupling, NOT private",
-                stream="weighted gradient",
-                mechanisms=("independent",),
-                schedule="none",
-                update="Nesterov coupling with projection",
-                samplings=(*PUBLIC, *SECRET),
-                defaults={
-                    "optimizer": "nesterov",
-                    "kappa": 0.5,
-                    "learning_rate": 0.1,
-                    "clip": NO_CLIP,
-                },
-                private=False,
-                reference="Allen-Zhu & Orecchia 2014; Bansal & Gupta 2019",
-                use_when="dp-srgd is to be compared with its limit without privacy",
-                avoid_when="the data is private",
-            ),
-            Recipe(
-                name="mu2",
-                title="anytime average of recursive gradients, NOT private",
-                stream="weighted recursive difference",
-                mechanisms=("independent",),
-                schedule="none",
-                update="anytime average (mu^2)",
-                samplings=(FIXED, *SECRET),
-                defaults={"optimizer": "anytime", "clip": NO_CLIP},
-                rate_over_steps=1.0,
-                private=False,
-                reference="Levy 2023; Reshef & Levy 2025 (paper 02)",
-                use_when="dp-mu2 is to be compared with its limit without privacy",
-                avoid_when="the data is private",
-            ),
-        )
-    }
-)
+for _recipe in OURS:
+    RECIPES.add(_recipe.name, _recipe)
 
 
 def recipe_named(name: str) -> Recipe:
     """The recipe called `name`, or an error with the nearest name."""
-    if name not in RECIPES:
-        raise SordinoError(f"there is no recipe {shown(name)}{nearest(str(name), RECIPES)}")
     return RECIPES[name]

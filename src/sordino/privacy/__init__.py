@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 from sordino._base.lazy import lazy_names
 
 __all__ = [
+    "Adjacency",
     "ClippedSum",
     "FixedBatches",
     "FreshPermutations",
     "Guarantee",
     "MatrixStrategy",
     "MinSeparation",
+    "NoiseKind",
     "NoisedSum",
     "ParallelStrategy",
     "Participation",
@@ -31,6 +33,7 @@ __all__ = [
     "Strategy",
     "ToeplitzStrategy",
     "TreeStrategy",
+    "Unit",
     "compose",
     "delta_from_mu",
     "epsilon_from_mu",
@@ -52,11 +55,9 @@ if TYPE_CHECKING:
     from sordino.privacy._budget import cost_of as cost_of
     from sordino.privacy._budget import cost_of_mu_squared as cost_of_mu_squared
     from sordino.privacy._budget import units_of as units_of
-    from sordino.privacy._conversions import epsilon_from_rdp as epsilon_from_rdp
     from sordino.privacy._conversions import epsilon_from_zcdp as epsilon_from_zcdp
     from sordino.privacy._conversions import mu_of_gaussian_with_zcdp as mu_of_gaussian_with_zcdp
     from sordino.privacy._conversions import zcdp_from_epsilon_delta as zcdp_from_epsilon_delta
-    from sordino.privacy._discrete import LEAST_VARIANCE as LEAST_VARIANCE
     from sordino.privacy._discrete import rounding_distance as rounding_distance
     from sordino.privacy._dyadic import Node as Node
     from sordino.privacy._dyadic import nodes_between as nodes_between
@@ -101,6 +102,9 @@ if TYPE_CHECKING:
     from sordino.privacy._strategy import Strategy as Strategy
     from sordino.privacy._strategy import ToeplitzStrategy as ToeplitzStrategy
     from sordino.privacy._strategy import TreeStrategy as TreeStrategy
+    from sordino.privacy._terms import Adjacency as Adjacency
+    from sordino.privacy._terms import NoiseKind as NoiseKind
+    from sordino.privacy._terms import Unit as Unit
     from sordino.privacy._units import ROW as ROW
     from sordino.privacy._units import require_one_row as require_one_row
     from sordino.privacy._values import ClippedSum as ClippedSum

@@ -41,6 +41,7 @@ from sordino._base.errors import (
     shown,
 )
 from sordino.privacy._gdp import SLACK, epsilon_from_mu, log_deltas, mu_from_epsilon_delta
+from sordino.privacy._terms import Adjacency
 
 POISSON = "poisson"
 WITHOUT_REPLACEMENT = "without-replacement"
@@ -72,7 +73,7 @@ class SampledGaussian:
         require_choice("sampling", self.sampling, SAMPLINGS)
         if not 0 < self.rate <= 1:
             raise SordinoError(f"the sampling rate must be in (0, 1], got {shown(self.rate)}")
-        allowed = _RELATIONS if self.sampling == POISSON else {"replace-one": "REPLACE_ONE"}
+        allowed = _RELATIONS if self.sampling == POISSON else _REPLACING
         if self.adjacency not in allowed:
             raise SordinoError(
                 f"{self.sampling} sampling has no proved amplification under {shown(self.adjacency)} "
@@ -82,13 +83,13 @@ class SampledGaussian:
     @property
     def unamplified_mu(self) -> float:
         """mu of the same releases with no credit for sampling: always a valid GDP bound."""
-        kappa = 2 if self.adjacency == "replace-one" else 1
+        kappa = Adjacency(self.adjacency).factor
         return kappa * self.contribution * math.sqrt(self.steps) / self.noise_std
 
     @property
     def loss_scale(self) -> float:
         """Standard deviation of one step's privacy loss in the central-limit regime."""
-        kappa = 2 if self.adjacency == "replace-one" else 1
+        kappa = Adjacency(self.adjacency).factor
         inverse_s2 = min((kappa * self.contribution / self.noise_std) ** 2, 40.0)
         return self.rate * math.sqrt(math.expm1(inverse_s2))
 
@@ -96,10 +97,11 @@ class SampledGaussian:
         return asdict(self)
 
 
+_REPLACING = {Adjacency.REPLACE_ONE.value: "REPLACE_ONE"}
 _RELATIONS = {
     "add-remove": "ADD_OR_REMOVE_ONE",
     "zero-out": "ADD_OR_REMOVE_ONE",
-    "replace-one": "REPLACE_ONE",
+    **_REPLACING,
 }
 
 

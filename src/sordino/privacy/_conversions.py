@@ -62,8 +62,3 @@ def epsilon_from_rdp(order: float, rdp: float, delta: float) -> float:
         raise SordinoError(f"an RDP order must be greater than 1, got {order!r}")
     extra = (L + (order - 1) * math.log1p(-1 / order) - math.log(order)) / (order - 1)
     return max(0.0, rdp + extra)
-
-
-def rdp_from_mu(mu: float, order: float) -> float:
-    """RDP of a mu-GDP mechanism at `order`: ``order mu^2 / 2``."""
-    return order * mu * mu / 2

@@ -35,28 +35,9 @@ def used_nodes(steps: int) -> list[Node]:
     return [(t - (t & -t) + 1, t) for t in range(1, steps + 1)]
 
 
-def all_nodes(steps: int) -> list[Node]:
-    """Every aligned node that ends by `steps` (a tree whose windows are read, too)."""
-    nodes = []
-    size = 1
-    while size <= steps:
-        nodes += [(end - size + 1, end) for end in range(size, steps + 1, size)]
-        size *= 2
-    return nodes
-
-
 def node_matrix(nodes: list[Node], steps: int, beta: float = 1.0) -> NDArray[np.float64]:
     """Rows ``W[v, i] = beta^(end(v) - i)`` for i in v: the exact sum each node holds."""
     W = np.zeros((len(nodes), steps))
     for row, (first, last) in enumerate(nodes):
         W[row, first - 1 : last] = beta ** np.arange(last - first, -1, -1.0)
     return W
-
-
-def decoder(steps: int, beta: float = 1.0) -> NDArray[np.float64]:
-    """``B`` with ``B @ node_matrix(used_nodes) = EMA/prefix workload``: ``beta^(t - z)`` at ends z."""
-    B = np.zeros((steps, steps))
-    for t in range(1, steps + 1):
-        for _, end in nodes_between(1, t):
-            B[t - 1, end - 1] = beta ** (t - end)
-    return B

@@ -21,9 +21,10 @@ from sordino.privacy import _amplification as amplification
 from sordino.privacy._amplification import SampledGaussian
 from sordino.privacy._conversions import epsilon_from_zcdp, zcdp_from_mu
 from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu
+from sordino.privacy._terms import Adjacency, Unit
 from sordino.privacy._words import ADJACENCIES, INSECURE, change, rounded_up
 
-UNITS = ("example", "user", "client")
+UNITS = (Unit.EXAMPLE.value, Unit.USER.value, Unit.CLIENT.value)
 ANALYSES = ("exact", "upper bound", "amplified", "none")
 # Whose releases a guarantee is about, as its sentence says it.
 RUN, FIT, SEARCH = "the run", "this fit", "the search"
@@ -173,7 +174,7 @@ class Guarantee:
 
     def under_replace_one(self) -> Guarantee:
         """The same run against replacement of one unit: removing it, then adding another (2 mu)."""
-        if self.adjacency == "replace-one":
+        if self.adjacency == Adjacency.REPLACE_ONE:
             return self
         if self.sampled:
             raise SordinoError(
@@ -181,7 +182,10 @@ class Guarantee:
                 "adjacency='replace-one'"
             )
         return replace(
-            self, gaussian_mu=2 * self.gaussian_mu, adjacency="replace-one", analysis="upper bound"
+            self,
+            gaussian_mu=2 * self.gaussian_mu,
+            adjacency=Adjacency.REPLACE_ONE.value,
+            analysis="upper bound",
         )
 
     def sentence(self, delta: float | None = None) -> str:

@@ -24,6 +24,7 @@ from scipy.special import ndtr
 
 from sordino._base.errors import SordinoError
 from sordino.privacy._gdp import log_deltas
+from sordino.privacy._terms import Adjacency
 
 Array = NDArray[np.float64]
 # Total loss beyond this probability is charged as infinite.
@@ -34,7 +35,7 @@ _LARGEST_GRID = 1 << 24
 def poisson_delta(epsilon: ArrayLike, s: float, rate: float, adjacency: str) -> Array:
     """delta(epsilon) of one step, at any real epsilons."""
     e = np.atleast_1d(np.asarray(epsilon, np.float64))
-    if adjacency == "replace-one":
+    if adjacency == Adjacency.REPLACE_ONE:
         return _replaced(e, s, rate)
     with np.errstate(divide="ignore", invalid="ignore"):
         inner = np.where(e > 30, e - math.log(rate), np.log1p(np.expm1(np.minimum(e, 30)) / rate))
@@ -61,7 +62,7 @@ def _replaced(e: Array, s: float, rate: float) -> Array:
 def loss_scale(s: float, rate: float, adjacency: str) -> float:
     """Standard deviation of one step's privacy loss in the central-limit regime."""
     u = min(1 / s**2, 40.0)
-    if adjacency == "replace-one":
+    if adjacency == Adjacency.REPLACE_ONE:
         return rate * math.sqrt(4 * math.sinh(u))
     return rate * math.sqrt(math.expm1(u))
 
@@ -89,7 +90,7 @@ def _masses(s: float, rate: float, adjacency: str, step: float) -> tuple[int, Ar
     last = math.ceil(_largest_loss(s, rate, adjacency) / step) + 1
     if last > _LARGEST_GRID:
         raise SordinoError(f"a noise multiplier of {s:g} is too small to be analysed")
-    if adjacency == "replace-one":
+    if adjacency == Adjacency.REPLACE_ONE:
         # The pair of distributions is symmetric: P(loss = -y) = e^{-y} P(loss = y).
         delta = poisson_delta(np.arange(last + 1) * step, s, rate, adjacency)
         up = _kinks(delta, step)
@@ -108,7 +109,7 @@ def _largest_loss(s: float, rate: float, adjacency: str) -> float:
     with np.errstate(divide="ignore"):
         absent, present = np.log1p(-rate), math.log(rate)
     loss = np.logaddexp(absent, present + (x - 0.5) / s**2)
-    if adjacency == "replace-one":
+    if adjacency == Adjacency.REPLACE_ONE:
         loss -= np.logaddexp(absent, present + (-x - 0.5) / s**2)
     return float(loss)
 

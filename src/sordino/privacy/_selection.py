@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from sordino._base.errors import SordinoError, require_choice, require_fraction, require_positive
 from sordino.privacy._gdp import MIN_MU, SLACK, mu_from_epsilon_delta
 from sordino.privacy._guarantee import UNITS
+from sordino.privacy._terms import Adjacency
 from sordino.privacy._words import ADJACENCIES, INSECURE, change, rounded_up
 
 KIND = "selection"
@@ -183,9 +184,9 @@ class SelectionGuarantee:
 
     def under_replace_one(self) -> SelectionGuarantee:
         """The same search against replacement of one unit: every run is then 2 mu-GDP."""
-        if self.adjacency == "replace-one":
+        if self.adjacency == Adjacency.REPLACE_ONE:
             return self
-        return replace(self, base_mu=2 * self.base_mu, adjacency="replace-one")
+        return replace(self, base_mu=2 * self.base_mu, adjacency=Adjacency.REPLACE_ONE.value)
 
     def sentence(self, delta: float | None = None) -> str:
         """The guarantee in one honest sentence, at `delta` (or the hint it was planned with)."""

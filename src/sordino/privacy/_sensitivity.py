@@ -105,7 +105,7 @@ def _monotone(strategy: Strategy) -> bool:
 
 def _of_pattern(strategy: Strategy, pattern: Pattern, clips: Array | None) -> Sensitivity:
     X = _weighted_block(strategy, pattern, clips)
-    return Sensitivity(float(np.sqrt(np.abs(X).sum())), is_attained(X), pattern)
+    return Sensitivity(float(np.sqrt(np.abs(X).sum())), bound_is_tight(X), pattern)
 
 
 def _weighted_block(strategy: Strategy, pattern: Pattern, clips: Array | None) -> Array:
@@ -120,7 +120,7 @@ def _fixed(strategy: Strategy, rule: FixedBatches, clips: Array | None) -> Sensi
     energy = strategy.fixed_batch_energy(rule.separation, clips)
     j = int(np.argmax(energy))
     pattern = tuple(range(j, rule.steps, rule.separation))
-    exact = _surely_balanced(strategy) or is_attained(_weighted_block(strategy, pattern, clips))
+    exact = _surely_balanced(strategy) or bound_is_tight(_weighted_block(strategy, pattern, clips))
     return Sensitivity(float(np.sqrt(energy[j])), exact, pattern)
 
 
@@ -133,7 +133,7 @@ def _surely_balanced(strategy: Strategy) -> bool:
     return isinstance(strategy, TreeStrategy)
 
 
-def is_attained(X: Array) -> bool:
+def bound_is_tight(X: Array) -> bool:
     """Whether ``sum |X_st|`` is reached by some contributions, to one part in a million.
 
     So it is where the signs can be balanced, or where the off-diagonal entries hardly count (an
@@ -183,7 +183,7 @@ def _enumerated(strategy: Strategy, rule: Participation, clips: Array | None) ->
         if energy[top] > best:
             best = float(energy[top])
             pattern = tuple(int(t) for t in steps[top][mask[top]])
-    exact = is_attained(_weighted_block(strategy, pattern, clips))
+    exact = bound_is_tight(_weighted_block(strategy, pattern, clips))
     return Sensitivity(float(np.sqrt(best)), exact, pattern)
 
 

@@ -286,8 +286,8 @@ def _plans(names: list[str], plan_file: Path | None) -> tuple[list[Plan], list[s
         raise SordinoError("name recipes (see `sordino recipes`), `all`, or a plan with --plan")
     if EVERY not in names:
         return [reference_plan(recipe_named(name).name) for name in dict.fromkeys(names)], []
-    audited = [r for r in RECIPES.values() if r.private and r.schedule != "adaptive"]
-    skipped = [r.name for r in RECIPES.values() if r.private and r.schedule == "adaptive"]
+    audited = [r for r in RECIPES.values() if r.private and not r.adaptive]
+    skipped = [r.name for r in RECIPES.values() if r.private and r.adaptive]
     return [reference_plan(recipe.name) for recipe in audited], skipped
 
 

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sordino import models, report
 from sordino.app.cli._console import out, show_guarantee, show_scores, spoken_warnings
+from sordino.app.cli._output import REPORT, staged_folder, write_run
+from sordino.app.cli._train import show_folder, today
 
 if TYPE_CHECKING:
     from sordino.models import Schema
@@ -25,18 +28,23 @@ def demo(
     out_folder: Annotated[Path, typer.Option("--out", help="Where to write the report.")] = Path(
         "sordino-demo"
     ),
+    tables: Annotated[
+        Path | None,
+        typer.Option("--tables", help="Also write the survey there, to try other commands on."),
+    ] = None,
 ) -> None:
     """Train a private model on public survey data and compare it with one without privacy."""
-    from sordino.app.cli._output import REPORT, staged_folder, write_run
-    from sordino.models import load_demo
-
     with spoken_warnings() as notes, staged_folder(out_folder, force=True) as staging:
-        frame, schema = load_demo()
+        frame, schema = models.load_demo()
         from sordino.app.cli._fitting import CLASSIFICATION, fit, score
-        from sordino.app.cli._train import show_folder, today
 
         train, test = split(frame)
         schema = replace(schema, examples=len(train))
+        if tables is not None:
+            from sordino.app.cli._output import write_tables
+
+            for path in write_tables(tables, train, test, schema):
+                out().print(f"wrote {path}", soft_wrap=True, markup=False)
         out().print(
             f"Predicting {schema.target} for {len(train):,} people; {len(test):,} more play the "
             "role of public test data.",
@@ -76,12 +84,11 @@ def without_privacy(train: Any, test: Any, schema: Schema) -> Any:
     """scikit-learn's logistic regression on the same prepared rows: NOT private."""
     from sklearn.linear_model import LogisticRegression
 
-    from sordino.models import RowPreparation
-    from sordino.report import NOT_COVERED, Measured
-
-    rows = RowPreparation(schema)
+    rows = models.RowPreparation(schema)
     # Hardly any regularisation: the private model is compared with the best of its kind.
     plain = LogisticRegression(C=1e3, fit_intercept=False, max_iter=2000)
     plain.fit(rows(train[list(schema.names)]), train[schema.target])
     value = float(plain.score(rows(test[list(schema.names)]), test[schema.target]))
-    return Measured("NOT private", value, NOT_COVERED, "logistic regression on the same rows")
+    return report.Measured(
+        "NOT private", value, report.NOT_COVERED, "logistic regression on the same rows"
+    )

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from sordino import models
 from sordino._base.errors import SordinoError, require_choice, require_count
+from sordino._base.files import write_atomically
 from sordino.app.cli._console import err, out, show_guarantee
+from sordino.app.cli._train import today
+from sordino.together import federated, sites
 
 if TYPE_CHECKING:
-    from sordino.together.federated import Agreement, DurableServer, RoundRecord, Watcher
+    from sordino.together.federated import Agreement, DurableServer, RoundRecord
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -87,10 +94,6 @@ def init(
     ] = False,
 ) -> None:
     """Make a run's agreement, and a folder for the server and for each client."""
-    from sordino.models import Schema
-    from sordino.together.federated import agree
-    from sordino.together.sites import create, own_model, pad_keys, table_model
-
     for name, value in (("uses", uses), ("examples", examples), ("rounds", rounds)):
         require_count(name, value)
     if not 0 <= spare <= 100:
@@ -99,7 +102,11 @@ def init(
         raise SordinoError(f"port must be between 1 and 65535, got {port}")
     if (schema is None) == (model is None):
         raise SordinoError("give --schema for tables, or --model for a model of your own")
-    built = table_model(Schema.load(schema)) if schema is not None else own_model(str(model))
+    built = (
+        sites.table_model(models.Schema.load(schema))
+        if schema is not None
+        else sites.own_model(str(model))
+    )
     names: Any = (
         int(clients) if clients.isdecimal() else [one.strip() for one in clients.split(",")]
     )
@@ -107,8 +114,8 @@ def init(
     share = min(1.0, ((per_round or count) + extra) / max(1, count))
     if batch is None:
         batch = max(1, examples // max(1, round(rounds * share / uses)))
-    private, keys = pad_keys(count) if trust == "secure-sum" else ([], ())
-    agreement = agree(
+    private, keys = sites.pad_keys(count) if trust == "secure-sum" else ([], ())
+    agreement = federated.agree(
         clients=names,
         parameters=built.parameters,
         rounds=rounds,
@@ -133,7 +140,7 @@ def init(
         keys=keys,
         name=folder.name,
     )
-    create(
+    sites.create(
         folder,
         agreement,
         built,
@@ -167,15 +174,14 @@ def server(
 ) -> None:
     """Run the server until the rounds are done. Started again, it goes on where it was."""
     from sordino.together.federated.flower import serve
-    from sordino.together.sites import ServerSite
 
     _quiet_flower()
 
     require_count("every", every)
-    site = ServerSite.load(folder, allow=allow_model or ())
+    site = sites.ServerSite.load(folder, allow=allow_model or ())
     evaluate = None if test_file is None else site.model.evaluator(site.model.load(test_file))
-    with _resumable(), _watched(site.agreement) as watcher:
-        coordinator = site.open(evaluate=evaluate, every=every, watcher=watcher)
+    with _resumable(), _watched(site.agreement) as callbacks:
+        coordinator = site.open(evaluate=evaluate, every=every, callbacks=callbacks)
         try:
             show_agreement(site.agreement)
             if coordinator.state.round > 1:
@@ -210,11 +216,10 @@ def client(
 ) -> None:
     """Answer a server's requests until stopped. Started again, it goes on with the same counters."""
     from sordino.together.federated.flower import join
-    from sordino.together.sites import AUTHORITY, ClientSite
 
     _quiet_flower()
 
-    site = ClientSite.load(folder, allow=allow_model or ())
+    site = sites.ClientSite.load(folder, allow=allow_model or ())
     endpoint = site.open(site.part(data))
     console = out()
     try:
@@ -230,7 +235,7 @@ def client(
                 name=site.settings.name,
                 key=site.node_key,
                 server=site.settings.server,
-                authority=folder / AUTHORITY,
+                authority=folder / sites.AUTHORITY,
                 patience=patience,
             )
         console.print(
@@ -267,28 +272,16 @@ def simulate(
 ) -> None:
     """Run server and clients in this process: to try out an agreement before deploying it."""
     from sordino.engine import compilation_cache
-    from sordino.together.federated import Agreement, split
-    from sordino.together.sites import (
-        AGREEMENT,
-        ENGINES,
-        MODEL_DESCRIPTION,
-        load_model_description,
-        local_clients,
-        local_parts,
-        local_server,
-        run_here,
-        run_on_ray,
-    )
 
-    require_choice("engine", engine, ENGINES)
+    require_choice("engine", engine, sites.ENGINES)
     require_count("every", every)
     if insecure_seed is not None:
         require_count("insecure_seed", insecure_seed, minimum=0)
     if engine == "ray" and insecure_seed is not None:
         raise SordinoError("--engine ray keeps real journals and takes no seed")
 
-    agreement = Agreement.load(folder / AGREEMENT)
-    model = load_model_description(folder / MODEL_DESCRIPTION, allow_model or ())
+    agreement = federated.Agreement.load(folder / sites.AGREEMENT)
+    model = sites.load_model_description(folder / sites.MODEL_DESCRIPTION, allow_model or ())
     count = len(agreement.clients)
     if len(data) not in (1, count):
         raise SordinoError(
@@ -300,38 +293,36 @@ def simulate(
         if len(loaded[0]) != 2:
             raise SordinoError("this model's data cannot be dealt out; give a file for each client")
         X, y = loaded[0]
-        rows = split(X, y, count, seed=insecure_seed or 0, skew=skew)
+        rows = federated.split(X, y, count, seed=insecure_seed or 0, skew=skew)
     private = _pad_keys(folder, agreement)
     # A model of one's own may close over data, which a compiled program would hold.
     kept = compilation_cache(wanted=(model.description or {}).get("kind") == "table")
     evaluate = None if test_file is None else model.evaluator(model.load(test_file))
     show_agreement(agreement)
-    with kept, _watched(agreement) as watcher:
-        coordinator = local_server(
+    with kept, _watched(agreement) as callbacks:
+        coordinator = sites.local_server(
             agreement,
             model,
             insecure_seed=insecure_seed,
             evaluate=evaluate,
             every=every,
-            watcher=watcher,
+            callbacks=callbacks,
         )
         if engine == "ray":
             with tempfile.TemporaryDirectory(prefix="sordino-") as scratch:
-                parts = local_parts(agreement, model, rows, private=private)
-                run_on_ray(coordinator, parts, Path(scratch))
+                parts = sites.local_parts(agreement, model, rows, private=private)
+                sites.run_on_ray(coordinator, parts, Path(scratch))
         else:
-            clients = local_clients(
+            clients = sites.local_clients(
                 agreement, model, rows, insecure_seed=insecure_seed, private=private
             )
-            run_here(coordinator, clients, engine=engine)
+            sites.run_here(coordinator, clients, engine=engine)
     seeded = insecure_seed is not None
     _finish(folder / "simulated", coordinator, model, agreement, is_private=not seeded)
 
 
 def _quiet_flower() -> None:
     """Leave out what Flower logs about every refused connection: a client that returns is told of here."""
-    import logging
-
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
 
 
@@ -354,11 +345,9 @@ class ReportingEndpoint:
         self._endpoint, self._agreement = endpoint, agreement
 
     def answer(self, message: bytes) -> bytes:
-        from sordino.together.federated import Refusal, message_from_bytes
-
         raw: bytes = self._endpoint.answer(message)
-        reply = message_from_bytes(raw)
-        if isinstance(reply, Refusal):
+        reply = federated.message_from_bytes(raw)
+        if isinstance(reply, federated.Refusal):
             why = self._endpoint.detail or reply.reason
             err().print(f"turn {reply.turn}: refused: {why}", markup=False, soft_wrap=True)
         else:
@@ -374,8 +363,6 @@ class ReportingEndpoint:
 
 def show_agreement(agreement: Agreement) -> None:
     """The run's numbers, on a few lines."""
-    from math import sqrt
-
     noise = sqrt(agreement.variance) * agreement.step
     taken = agreement.leak / 65536
     back = "which grows with each message" if agreement.growing else "the same in each message"
@@ -395,18 +382,8 @@ def _spent(mu: float, agreement: Agreement) -> str:
 
 
 @contextmanager
-def _watched(agreement: Agreement) -> Iterator[Watcher]:
+def _watched(agreement: Agreement) -> Iterator[federated.Callbacks]:
     """A bar with rounds, participation and score, and a line for everything unusual."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    from sordino.together.federated import Watcher
-
     console = out()
     columns = (
         TextColumn("rounds"),
@@ -434,7 +411,7 @@ def _watched(agreement: Agreement) -> Iterator[Watcher]:
         def event(text: str) -> None:
             err().print(text, markup=False, soft_wrap=True, style="dim")
 
-        yield Watcher(done, event)
+        yield federated.Callbacks(round_done=done, event=event)
 
 
 def _finish(
@@ -446,11 +423,6 @@ def _finish(
     is_private: bool = True,
 ) -> None:
     """Say how it ended; write the model, the guarantee and the report."""
-    from sordino._base.files import write_atomically
-    from sordino.app.cli._train import today
-    from sordino.together.federated import write_federated_report
-    from sordino.together.sites import seen_by_clients
-
     done = coordinator.state.round - 1
     console = out()
     history = coordinator.history()
@@ -470,7 +442,7 @@ def _finish(
         written.append(folder / "guarantee.json")
     else:
         (folder / "guarantee.json").unlink(missing_ok=True)
-    write_federated_report(
+    federated.write_federated_report(
         folder / "report",
         agreement,
         history,
@@ -478,7 +450,7 @@ def _finish(
         title=agreement.name if is_private else f"{agreement.name} (seeded: NOT private)",
         date=today(),
         out=dict(coordinator.state.out),
-        seen_by_clients=seen_by_clients(agreement, history),
+        seen_by_clients=sites.seen_by_clients(agreement, history),
     )
     scores = [record.metrics for record in history if record.metrics]
     if scores:
@@ -499,6 +471,7 @@ def _finish(
 def _pad_keys(folder: Path, agreement: Agreement) -> dict[str, bytes] | None:
     if agreement.trust != "secure-sum":
         return None
-    from sordino.together.sites import read_pad_key
-
-    return {name: read_pad_key(folder / "clients" / name / "pad.key") for name in agreement.clients}
+    return {
+        name: sites.read_pad_key(folder / "clients" / name / "pad.key")
+        for name in agreement.clients
+    }

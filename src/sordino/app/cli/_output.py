@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sordino import models, report
 from sordino._base.errors import SordinoError
 from sordino._base.files import swap, sync_folder, write_atomically
 from sordino._version import __version__
@@ -143,6 +144,24 @@ def check_free(path: Path, *, force: bool) -> None:
         )
 
 
+def write_tables(folder: Path, train: Any, test: Any, schema: Any) -> list[Path]:
+    """Rows to train on, rows that are public, and what is public of both; a folder of its own."""
+    contents = {
+        folder / "people.csv": train.to_csv(index=False),
+        folder / "public.csv": test.to_csv(index=False),
+        folder / "schema.json": json.dumps(schema.to_json(), indent=1) + "\n",
+    }
+    others = sorted({*folder.iterdir()} - {*contents}) if folder.is_dir() else []
+    if others:
+        raise SordinoError(
+            f"{str(folder)!r} holds other files, such as {others[0].name!r}; choose another --tables"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, content in contents.items():
+        write_atomically(path, content)
+    return list(contents)
+
+
 def write_run(
     folder: Path,
     model: Any,
@@ -157,11 +176,8 @@ def write_run(
 
     guarantee.json comes last, with the hashes of the others; see `models/recorded.py`.
     """
-    from sordino.models import FIELD, digest, model_bytes
-    from sordino.report import write_report
-
     plan, guarantee = model.plan_, model.guarantee_
-    write_atomically(folder / MODEL, model_bytes(model, target))
+    write_atomically(folder / MODEL, models.model_bytes(model, target))
     plan.save(folder / PLAN)
     delta = guarantee.delta_hint
     stated: Mapping[str, Any] = {
@@ -174,7 +190,7 @@ def write_run(
         "sordino": __version__,
         "date": date,
     }
-    write_report(
+    report.write_report(
         folder / REPORT,
         plan,
         guarantee=guarantee,
@@ -184,5 +200,7 @@ def write_run(
         notes=notes,
         date=date,
     )
-    hashes = {name: digest((folder / name).read_bytes()) for name in (MODEL, PLAN, REPORT)}
-    write_atomically(folder / GUARANTEE, json.dumps({**stated, FIELD: hashes}, indent=1) + "\n")
+    hashes = {name: models.digest((folder / name).read_bytes()) for name in (MODEL, PLAN, REPORT)}
+    write_atomically(
+        folder / GUARANTEE, json.dumps({**stated, models.FIELD: hashes}, indent=1) + "\n"
+    )

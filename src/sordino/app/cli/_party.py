@@ -203,7 +203,7 @@ def join(
     """Take part until the model is trained. Started again, it goes on where it was."""
     from sordino.app.cli._train import check_account
     from sordino.engine import compilation_cache
-    from sordino.together.parties import Watcher
+    from sordino.together.parties import Callbacks
     from sordino.together.sites import PartySite
 
     site = PartySite.load(folder)
@@ -249,7 +249,7 @@ def join(
             others = [name for name in consortium.names if name != site.name]
             display.waiting(", ".join(others))
             finished = site.run(
-                arrays, join_timeout=wait, watcher=Watcher(begun, turned), **charged
+                arrays, join_timeout=wait, callbacks=Callbacks(begun, turned), **charged
             )
             if steps not in scoring.scores:
                 display.scored(steps, scoring.of(steps, lambda: finished.params))

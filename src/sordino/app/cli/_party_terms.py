@@ -82,7 +82,7 @@ class ProposalOptions:
             for name, value in (("clip", result.clip), ("momentum", result.momentum)):
                 if name in offered:
                     options.setdefault(name, value)
-            if spec.options({})["output"] == "last" and "average" in offered:
+            if spec.defaults()["output"] == "last" and "average" in offered:
                 from sordino.models import AVERAGE
 
                 options.setdefault("average", AVERAGE)

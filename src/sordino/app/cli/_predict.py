@@ -7,8 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from sordino import models
 from sordino._base.errors import SordinoError
+from sordino._base.files import write_atomically
 from sordino.app.cli._console import out
+from sordino.app.cli._output import MODEL
 
 
 def predict(
@@ -31,12 +34,8 @@ def predict(
     if where.exists() and not force:
         raise SordinoError(f"{str(where)!r} exists already; choose another --out or add --force")
 
-    from sordino._base.files import write_atomically
-    from sordino.app.cli._output import MODEL
-    from sordino.models import load_model, read_table
-
-    fitted, target = load_model(model / MODEL if model.is_dir() else model)
-    frame = read_table(file)
+    fitted, target = models.load_model(model / MODEL if model.is_dir() else model)
+    frame = models.read_table(file)
     table = predictions(fitted, target, frame)
     write_atomically(where, table.to_csv(index=False))
     out().print(f"wrote {where}: {len(table):,} predictions", soft_wrap=True, markup=False)

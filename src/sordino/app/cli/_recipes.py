@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sordino.app.cli._console import out
+
+if TYPE_CHECKING:
+    from sordino.planning import Recipe
 
 
 def recipes() -> None:
@@ -20,12 +25,12 @@ def recipes() -> None:
         text = Text()
         text.append(f"{recipe.title}\n", style="bold")
         parts = (
-            ("stream", recipe.stream),
+            ("contribution", _contribution(recipe)),
             ("noise", ", ".join(recipe.mechanisms)),
-            ("schedule", recipe.schedule),
-            ("update", recipe.update),
+            ("schedule", _schedules(recipe)),
+            ("update", _updates(recipe)),
             ("batches", "all examples" if recipe.full_batch else ", ".join(recipe.samplings)),
-            ("defaults", ", ".join(f"{k} {_short(v)}" for k, v in recipe.defaults.items())),
+            ("defaults", ", ".join(f"{k} {_short(v)}" for k, v in recipe.options.items())),
             ("theory's settings from", _facts(recipe.name)),
             ("use when", recipe.use_when),
             ("avoid when", recipe.avoid_when),
@@ -60,3 +65,21 @@ def _short(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}" if value < 1e20 else "none"
     return str(value)
+
+
+def _contribution(recipe: Recipe) -> str:
+    """What one example adds, by its kind or by the function that chooses it."""
+    part = recipe.contribution
+    return str(getattr(part, "kind", getattr(part, "__name__", ""))).replace("_", " ")
+
+
+def _schedules(recipe: Recipe) -> str:
+    if not recipe.private:
+        return ""
+    return "decided by the run" if recipe.adaptive else ", ".join(recipe.schedules) or "any"
+
+
+def _updates(recipe: Recipe) -> str:
+    if recipe.adaptive:
+        return "decided by the run"
+    return ", ".join(recipe.optimizers) or f"{recipe.defaults()['optimizer']}, or any other"

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sordino import models, planning, privacy
 from sordino._base.errors import SordinoError
 from sordino.app.cli._console import err, out
+from sordino.app.cli._output import GUARANTEE, MODEL, PLAN, REPORT
 
 if TYPE_CHECKING:
     from sordino.planning import Plan
@@ -25,24 +27,20 @@ def verify(
     folder: Annotated[Path, typer.Argument(metavar="folder", help="A folder of `sordino train`.")],
 ) -> None:
     """Check that model, plan, report and guarantee of a folder belong together."""
-    from sordino.app.cli._output import GUARANTEE, MODEL, PLAN, REPORT
-    from sordino.models import digest, read_record, recorded
-    from sordino.planning import Plan
-
     if not folder.is_dir():
         raise SordinoError(f"there is no folder {str(folder)!r}")
-    hashes, stated = recorded(folder), read_record(folder)
+    hashes, stated = models.recorded(folder), models.read_record(folder)
     if hashes is not None:
         for name in (MODEL, PLAN, REPORT):
             if name not in hashes:
                 raise SordinoError(f"{GUARANTEE} records no hash for {name}; it was changed")
             if not (folder / name).is_file():
                 raise SordinoError(f"there is no {name} in {str(folder)!r}")
-            if digest((folder / name).read_bytes()) != hashes[name]:
+            if models.digest((folder / name).read_bytes()) != hashes[name]:
                 raise SordinoError(
                     f"{name} is not the file that {GUARANTEE} is about: it was exchanged or changed"
                 )
-    plan = Plan.load(folder / PLAN)  # computes its guarantee anew
+    plan = planning.Plan.load(folder / PLAN)  # computes its guarantee anew
     if stated.get("plan") != plan.hash:
         raise SordinoError(f"{GUARANTEE} is about another plan than {PLAN}")
     _check_statement(stated, plan)
@@ -64,9 +62,7 @@ def verify(
 
 def _check_statement(stated: Mapping[str, Any], plan: Plan) -> None:
     """Raise unless numbers and sentence are those of the plan's guarantee."""
-    from sordino.privacy import Guarantee
-
-    result = Guarantee.from_json(stated.get("guarantee", {}))
+    result = privacy.Guarantee.from_json(stated.get("guarantee", {}))
     delta = result.delta_hint
     reported = (stated.get("sentence"), stated.get("epsilon"), stated.get("delta"))
     right = (result.sentence(), None if delta is None else result.epsilon(delta), delta)

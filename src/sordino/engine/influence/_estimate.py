@@ -161,9 +161,9 @@ def influence_by_gradient(
         regularizer=regularizer,
         microbatch_size=microbatch_size,
     )
-    result = [proxy.values_and_slopes(proxy.sigma, draw) for draw in proxy.draws(seed, count)]
-    values = np.concatenate([value for value, _ in result])[:count]
-    slopes = np.concatenate([slope for _, slope in result])[:count]
+    pairs = [proxy.values_and_slopes(proxy.sigma, draw) for draw in proxy.draws(seed, count)]
+    values = np.concatenate([value for value, _ in pairs])[:count]
+    slopes = np.concatenate([slope for _, slope in pairs])[:count]
     return _estimate(plan, np.arange(1, proxy.sigma.size + 1), slopes / (2 * proxy.sigma), values)
 
 
@@ -224,9 +224,9 @@ def influence_by_retraining(
     return _estimate(plan, measured, q, values)
 
 
-def least_separation(people: Population) -> int:
+def least_separation(population: Population) -> int:
     """Steps between two uses of one record, where batches come back in a fixed order."""
-    return people.steps_per_epoch if people.sampling == FIXED else 1
+    return population.steps_per_epoch if population.sampling == FIXED else 1
 
 
 def _steps_to_measure(at: Sequence[int] | None, steps: int) -> NDArray[np.int64]:

@@ -140,7 +140,7 @@ class Proxy:
     """
 
     sigma: Array
-    people: Population
+    population: Population
     static: _Static
     shared: _Shared
     at_once: int
@@ -191,7 +191,7 @@ class Proxy:
         kept = held * (2 * segment + (-(-steps // segment)))
         return cls(
             sigma=sigma,
-            people=population,
+            population=population,
             static=_Static(
                 driver.stepper, driver.batches.slices, driver.noise.layout, judge, segment
             ),
@@ -216,9 +216,9 @@ class Proxy:
         ]
 
     def _draw(self, keys: list[RunKey]) -> Draw:
-        steps, picked = self.people.steps, None
-        if self.people.is_secret:
-            picked = _joined(np.stack, [_secret_batches(self.people, key) for key in keys])
+        steps, picked = self.population.steps, None
+        if self.population.is_secret:
+            picked = _joined(np.stack, [_secret_batches(self.population, key) for key in keys])
         # Stacked on the host: a device stack of a thousand keys takes seconds to compile.
         words: Any = np.stack([jax.random.key_data(gaussian_key(key, "gradient")) for key in keys])
         return Draw(
@@ -300,12 +300,12 @@ def _work(stepper: Stepper, rows: int, params: Any) -> int:
     return rows * (1 if np.ndim(params) < 2 else len(params))
 
 
-def _secret_batches(people: Population, key: RunKey) -> tuple[Any, Any]:
+def _secret_batches(population: Population, key: RunKey) -> tuple[Any, Any]:
     """Indices and masks of all steps; a first batch of another size comes on its own."""
-    if people.first_batch is None or people.steps == 1:
-        return batch_indices(people, key, 0, people.steps)
-    first = batch_indices(people, key, 0, 1)
-    return _joined(np.concatenate, [first, batch_indices(people, key, 1, people.steps - 1)])
+    if population.first_batch is None or population.steps == 1:
+        return batch_indices(population, key, 0, population.steps)
+    first = batch_indices(population, key, 0, 1)
+    return _joined(np.concatenate, [first, batch_indices(population, key, 1, population.steps - 1)])
 
 
 def _joined(join: Callable[..., Any], parts: list[tuple[Any, Any]]) -> tuple[Any, Any]:

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sordino._base.errors import SordinoError
 from sordino._base.files import sync_folder
@@ -24,11 +21,6 @@ from sordino._base.files import sync_folder
 SEAL_BYTES = 32
 START = bytes(SEAL_BYTES)
 _HEAD = re.compile(r"([0-9]{12})-([0-9a-f]{64})")
-
-
-def canonical(body: Mapping[str, Any]) -> str:
-    """One text for one meaning; floats read back bit for bit."""
-    return json.dumps(body, sort_keys=True, separators=(",", ":"))
 
 
 def seal(key: bytes, before: bytes, number: int, text: str) -> bytes:
@@ -65,8 +57,8 @@ class Witness:
             raise SordinoError(
                 f"the ledger's heads in {str(self.folder)!r} cannot be read: {error.strerror}"
             ) from None
-        result = (_HEAD.fullmatch(name) for name in names)
-        return sorted((int(m[1]), bytes.fromhex(m[2])) for m in result if m)
+        matches = (_HEAD.fullmatch(name) for name in names)
+        return sorted((int(m[1]), bytes.fromhex(m[2])) for m in matches if m)
 
     def advance(self, number: int, head: bytes) -> None:
         """Note that the chain has got to entry `number`."""

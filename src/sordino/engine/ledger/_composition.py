@@ -25,6 +25,7 @@ from sordino.privacy import KIND as SELECTION
 from sordino.privacy import (
     MIN_MU,
     POISSON,
+    Adjacency,
     Guarantee,
     SampledGaussian,
     SelectionGuarantee,
@@ -309,12 +310,12 @@ def restated(charge: Charge, adjacency: str, unit: str) -> Charge:
     if adjacency == "add-remove" and not is_sampled:
         raise refused
     if isinstance(charge, SelectionGuarantee) or not charge.sampled:
-        if adjacency == "replace-one":
+        if adjacency == Adjacency.REPLACE_ONE:
             return charge.under_replace_one()
         return replace(charge, adjacency=adjacency)
     if any(part.sampling != POISSON for part in charge.sampled):
         raise refused
-    doubled = 2 if adjacency == "replace-one" else 1
+    doubled = Adjacency(adjacency).factor
     return replace(
         charge,
         gaussian_mu=doubled * charge.gaussian_mu,

@@ -128,10 +128,10 @@ class File:
 
     def _inode(self) -> tuple[int, int] | None:
         try:
-            result = os.stat(self.path)
+            status = os.stat(self.path)
         except OSError:
             return None
-        return result.st_dev, result.st_ino
+        return status.st_dev, status.st_ino
 
     def _begin(self, write: bool) -> sqlite3.Connection:
         """A connection inside a transaction, once other writers have let go."""
@@ -218,8 +218,10 @@ def _prepare(link: sqlite3.Connection, path: Path) -> None:
         raise SordinoError(
             f"the ledger {str(path)!r} has format version {version}; {FORMAT_VERSION} is known"
         )
-    result = {sql for (sql,) in link.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
-    if result != set(_SCHEMA):
+    statements = {
+        sql for (sql,) in link.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
+    }
+    if statements != set(_SCHEMA):
         raise SordinoError(
             f"the ledger {str(path)!r} was changed by hand: its tables are not as they were made"
         )

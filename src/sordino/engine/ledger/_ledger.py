@@ -28,15 +28,16 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from sordino._base.clock import utc_now
+from sordino._base.codec import canonical
 from sordino._base.errors import SordinoError, one_line, require_choice, require_count
 from sordino._base.identity import Identity
 from sordino._base.keystore import KeyStore
 from sordino.engine.ledger import _fingerprints as fingerprints
-from sordino.engine.ledger._chain import SEAL_BYTES, START, canonical, same, seal
+from sordino.engine.ledger._chain import SEAL_BYTES, START, same, seal
 from sordino.engine.ledger._composition import Allowance, ComposedCost, Headroom, what_fits
 from sordino.engine.ledger._database import File, create_file
 from sordino.engine.ledger._places import KIND, note_place, refuse_where_one_is_missing, witness_of
@@ -120,7 +121,7 @@ class Ledger:
         where, store = Path(path).absolute(), store or KeyStore()
         refuse_where_one_is_missing(where, store)
         identity, key = secrets.token_hex(16), secrets.token_bytes(32)
-        text = canonical({"what": CREATED, "who": who or me(), "at": _now(), "ledger": identity})
+        text = canonical({"what": CREATED, "who": who or me(), "at": utc_now(), "ledger": identity})
         first = seal(key, START, 1, text)
         store.save(KIND, identity, key)
         # Before the file is there: a ledger without a witness is then never a matter of bad luck.
@@ -221,11 +222,11 @@ class Ledger:
     def status(self, dataset: str) -> Status:
         """What is spent of a data set's budget, and what still fits."""
         with self._reading() as (_, book):
-            result, held = book.dataset(dataset), book.charged(dataset)
+            known, held = book.dataset(dataset), book.charged(dataset)
         charges = [one.charge for one in held]
-        total, delta = ComposedCost.of(charges), result.allowance.delta
+        total, delta = ComposedCost.of(charges), known.allowance.delta
         epsilon = None if delta is None else total.epsilon(delta)
-        return Status(result, epsilon, total.mu, what_fits(charges, result.allowance), tuple(held))
+        return Status(known, epsilon, total.mu, what_fits(charges, known.allowance), tuple(held))
 
     def what_fits(self, dataset: str) -> Headroom:
         """The largest single Gaussian run that a data set's budget still has room for."""
@@ -422,7 +423,7 @@ class Ledger:
                 book = self._caught_up(link, self._witness.heads())
 
                 def append(what: str, who: str | None, facts: Mapping[str, Any]) -> dict[str, Any]:
-                    body = {"what": what, "who": who or me(), "at": _now(), **facts}
+                    body = {"what": what, "who": who or me(), "at": utc_now(), **facts}
                     text, number = canonical(body), book.count + len(written) + 1
                     before = written[-1][1] if written else book.seals[-1]
                     built = seal(self._key, before, number, text)
@@ -453,13 +454,13 @@ class Ledger:
             "SELECT number, body, seal FROM entries WHERE number > ? ORDER BY number",
             (book.count,),
         )
-        for number, text, result in rows:
+        for number, text, stored_seal in rows:
             before = book.seals[-1] if book.count else START
-            if number != book.count + 1 or not isinstance(text, str) or not _is_seal(result):
+            if number != book.count + 1 or not isinstance(text, str) or not _is_seal(stored_seal):
                 raise self._changed(f"entry {book.count + 1} is missing or damaged")
-            if not same(seal(self._key, before, number, text), result):
+            if not same(seal(self._key, before, number, text), stored_seal):
                 raise self._changed(f"entry {number} does not match its seal")
-            book.add(json.loads(text), result)
+            book.add(json.loads(text), stored_seal)
         if not book.count or book.entries[0].facts.get("ledger") != self.identity:
             raise self._changed("its first entry is missing")
         self._compare_heads(book, heads)
@@ -530,18 +531,14 @@ def me() -> str:
     return f"{user}@{socket.gethostname() or 'unknown'}"
 
 
-def _table_row(made: Dataset) -> tuple[Any, ...]:
+def _table_row(dataset: Dataset) -> tuple[Any, ...]:
     """A data set as the file's table has it; what is not in it is in the sealed entry alone."""
-    facts = made.to_json()
+    facts = dataset.to_json()
     return tuple(facts[name] for name in _DATASET_COLUMNS)
 
 
 def _is_seal(value: object) -> bool:
     return isinstance(value, bytes) and len(value) == SEAL_BYTES
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _check_name(what: str, name: str) -> None:

@@ -201,11 +201,11 @@ class LedgerState:
         if name not in self.datasets:
             hint = nearest(name, self.datasets) if self.datasets else "; it has none yet"
             raise SordinoError(f"the ledger has no data set {name!r}{hint}")
-        result = self.datasets[name]
-        if result.fingerprint is not None:
-            return result
+        known = self.datasets[name]
+        if known.fingerprint is not None:
+            return known
         seen = (held.fingerprint for held in self.charged(name) if held.fingerprint is not None)
-        return replace(result, fingerprint=next(seen, None))
+        return replace(known, fingerprint=next(seen, None))
 
     def prints(self, name: str) -> frozenset[str]:
         """The fingerprints that a data set is known by; none as long as nothing has pinned it."""

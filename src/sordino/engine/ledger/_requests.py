@@ -1,4 +1,4 @@
-"""A run that asks for its share of a budget: whether it gets it, and what it is told if not."""
+"""A run that asks for its share of a budget: whether it gets it, and what is reported if not."""
 
 from __future__ import annotations
 

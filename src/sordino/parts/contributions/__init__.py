@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from sordino._base.lazy import lazy_names
 
 __all__ = [
+    "CONTRIBUTIONS",
     "Anchored",
     "Batch",
     "Contribution",
     "Evaluator",
     "Gradient",
     "GradientPair",
+    "GradientRule",
     "Lagged",
     "Recursive",
     "Rule",
@@ -25,7 +27,7 @@ __all__ = [
 if TYPE_CHECKING:
     from sordino.parts.contributions._base import Batch as Batch
     from sordino.parts.contributions._base import Evaluator as Evaluator
-    from sordino.parts.contributions._contributions import KINDS as KINDS
+    from sordino.parts.contributions._contributions import CONTRIBUTIONS as CONTRIBUTIONS
     from sordino.parts.contributions._contributions import NO_CLIP as NO_CLIP
     from sordino.parts.contributions._contributions import Anchored as Anchored
     from sordino.parts.contributions._contributions import Contribution as Contribution
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from sordino.parts.contributions._lattice import to_lattice as to_lattice
     from sordino.parts.contributions._linear import LinearEvaluator as LinearEvaluator
     from sordino.parts.contributions._rules import PLAIN as PLAIN
+    from sordino.parts.contributions._rules import GradientRule as GradientRule
     from sordino.parts.contributions._rules import RecursiveRule as RecursiveRule
     from sordino.parts.contributions._rules import Rule as Rule
     from sordino.parts.contributions._rules import WeightedRule as WeightedRule

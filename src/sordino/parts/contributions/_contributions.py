@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from sordino._base.errors import (
     SordinoError,
     known_fields,
-    require_choice,
     require_count,
     require_fraction,
     require_positive,
     shown,
 )
+from sordino._base.registry import Registry
 
 if TYPE_CHECKING:
     from sordino.parts.contributions._rules import Rule
@@ -131,7 +131,7 @@ class WeightedGradient(Contribution):
 
 @dataclass(frozen=True)
 class Recursive(Contribution):
-    """``clip(g(x_t) - decay g(x_{t-1}), C)``, estimate ``G_t = decay G_{t-1} + ...`` (paper 03, 1.4)."""
+    """``clip(g(x_t) - decay g(x_{t-1}), C)``, estimate ``G_t = decay G_{t-1} + ...`` (papers/03 1.4)."""
 
     recursion: float
     kind: ClassVar[str] = "recursive"
@@ -167,7 +167,7 @@ class Recursive(Contribution):
 
 @dataclass(frozen=True)
 class WeightedRecursive(Contribution):
-    """``clip((t+1) g(x_t) - t g(x_{t-1}), C)`` from t = 0, estimates add up (papers 02 1.1, 03 1.5)."""
+    """``clip((t+1) g(x_t) - t g(x_{t-1}), C)`` from t = 0, summed up (papers/02 1.1, papers/03 1.5)."""
 
     kind: ClassVar[str] = "weighted-recursive"
     gradients: ClassVar[int] = 2
@@ -194,7 +194,7 @@ class WeightedRecursive(Contribution):
 
 @dataclass(frozen=True)
 class TwoClip(Contribution):
-    """``(1-gamma) clip(g - g_prev, C2) + gamma clip(g, C1)`` (paper 01, 1.1).
+    """``(1-gamma) clip(g - g_prev, C2) + gamma clip(g, C1)`` (papers/01 1.1).
 
     The bound is ``S = (1-gamma) C2 + gamma C1``, and C1 in the first step.
     """
@@ -342,19 +342,27 @@ class Anchored(Lagged):
         )
 
 
-KINDS: dict[str, type[Contribution]] = {
-    cls.kind: cls
-    for cls in (
-        Gradient,
-        WeightedGradient,
-        Recursive,
-        WeightedRecursive,
-        TwoClip,
-        GradientPair,
-        Lagged,
-        Anchored,
-    )
-}
+def _admit(kind: str, cls: Any) -> type[Contribution]:
+    if not (isinstance(cls, type) and issubclass(cls, Contribution) and is_dataclass(cls)):
+        raise SordinoError(f"a contribution is a dataclass of Contribution, got {shown(cls)}")
+    if cls.kind != kind:
+        raise SordinoError(f"a contribution goes by its kind, {cls.kind!r}")
+    return cls
+
+
+# By kind, for plans that are read back.
+CONTRIBUTIONS: Registry[type[Contribution]] = Registry("contribution", admit=_admit)
+for _cls in (
+    Gradient,
+    WeightedGradient,
+    Recursive,
+    WeightedRecursive,
+    TwoClip,
+    GradientPair,
+    Lagged,
+    Anchored,
+):
+    CONTRIBUTIONS.add(_cls.kind, _cls)
 
 
 def contribution_from_json(data: dict[str, Any]) -> Contribution:
@@ -362,8 +370,9 @@ def contribution_from_json(data: dict[str, Any]) -> Contribution:
     if not isinstance(data, dict):
         raise SordinoError(f"a contribution must be a table of fields, got {shown(data)}")
     given = dict(data)
-    kind = require_choice("contribution", given.pop("kind", ""), KINDS)
-    return KINDS[kind](**known_fields(f"a {kind} contribution", given, KINDS[kind]))
+    kind = given.pop("kind", "")
+    cls = CONTRIBUTIONS[kind]
+    return cls(**known_fields(f"a {kind} contribution", given, cls))
 
 
 def require_clip(name: str, value: float) -> float:

@@ -96,7 +96,7 @@ class _FromPrevious(Rule):
 class RecursiveRule(_FromPrevious):
     """``clip(a_t g(x_t) - b_t g(x_{t-1}), C)``: one joint clip, both gradients on this batch.
 
-    Clipping the two separately would bound the sum by ``(a_t + b_t) C`` only (papers 02 E1, 03 E15).
+    Clipping the two separately would bound the sum by ``(a_t + b_t) C`` only (papers/02 E1, papers/03 E15).
     """
 
     def combine(self, gradients: tuple[Any, ...], clip: Clip, terms: StepTerms) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ from sordino._base.lazy import lazy_names
 
 __all__ = [
     "BLT",
+    "MECHANISMS",
     "Banded",
     "Cancelling",
     "Dense",
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from sordino.parts.mechanisms._base import Mechanism as Mechanism
     from sordino.parts.mechanisms._blt import BLT as BLT
     from sordino.parts.mechanisms._cancelling import Cancelling as Cancelling
+    from sordino.parts.mechanisms._catalogue import MECHANISMS as MECHANISMS
     from sordino.parts.mechanisms._catalogue import fit_mechanism as fit_mechanism
     from sordino.parts.mechanisms._catalogue import mechanism_from_json as mechanism_from_json
     from sordino.parts.mechanisms._chacha import KEY_BYTES as KEY_BYTES

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_count
 from sordino.parts._rounding import full_product
-from sordino.parts.mechanisms._base import REGISTRY, Draw
+from sordino.parts.mechanisms._base import READERS, Draw
 from sordino.parts.mechanisms._normalize import (
     packed,
     scale_rows,
@@ -109,4 +109,4 @@ def _read(data: dict[str, Any]) -> Banded:
     return Banded(c, unpacked_or_none(data["column_norms"]), require_count("steps", data["steps"]))
 
 
-REGISTRY[Banded.kind] = _read
+READERS.add(Banded.kind, _read)

@@ -30,7 +30,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sordino._base.errors import SordinoError, require_choice, shown
+from sordino._base.errors import SordinoError, shown
+from sordino._base.registry import Registry
 from sordino.parts.mechanisms._gaussian import standard_normal_rows
 from sordino.parts.mechanisms._maps import Channels
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
@@ -210,12 +211,35 @@ def _simulated_rows(mechanism: Mechanism, block: int) -> jax.Array:
     return _all_rows(mechanism, draw, _PROBES_AT_ONCE)
 
 
-REGISTRY: dict[str, Callable[[dict[str, Any]], Mechanism]] = {}
+# By kind: what reads a mechanism that a plan's file describes.
+READERS: Registry[Callable[[dict[str, Any]], Mechanism]] = Registry("mechanism")
+
+
+def _admit(name: str, mechanism: Any) -> Callable[..., Mechanism]:
+    """Of a class, its `fit`; what it writes can be read from then on."""
+    if isinstance(mechanism, type) and issubclass(mechanism, Mechanism):
+        missing = [part for part in ("kind", "fit", "from_json") if not hasattr(mechanism, part)]
+        if missing:
+            raise SordinoError(f"the mechanism {name!r} has no {missing[0]}")
+        READERS.add(mechanism.kind, mechanism.from_json)  # type: ignore[attr-defined]
+        return mechanism.fit  # type: ignore[attr-defined]
+    if not callable(mechanism):
+        raise SordinoError(f"a mechanism is a class of Mechanism, got {shown(mechanism)}")
+    return mechanism
+
+
+# By name: ``fit(workload, participation, *, bands=None)``, the mechanism with the least error. To add
+# one, add its class: with `kind`, and the class methods `fit` and `from_json`.
+MECHANISMS: Registry[Callable[..., Mechanism]] = Registry(
+    "mechanism", group="sordino.mechanisms", admit=_admit
+)
 
 
 def mechanism_from_json(data: dict[str, Any]) -> Mechanism:
     """The mechanism that `to_json` described."""
     if not isinstance(data, dict):
         raise SordinoError(f"a mechanism must be a table of fields, got {shown(data)}")
-    kind = require_choice("mechanism", data.get("kind", ""), REGISTRY)
-    return REGISTRY[kind](data)
+    kind = data.get("kind", "")
+    if kind not in READERS:
+        MECHANISMS.names()  # other packages' too
+    return READERS[kind](data)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_count
 from sordino.parts._rounding import full_product
-from sordino.parts.mechanisms._base import REGISTRY, Draw
+from sordino.parts.mechanisms._base import READERS, Draw
 from sordino.parts.mechanisms._normalize import (
     packed,
     scale_rows,
@@ -99,4 +99,4 @@ def _read(data: dict[str, Any]) -> BLT:
     )
 
 
-REGISTRY[BLT.kind] = _read
+READERS.add(BLT.kind, _read)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from sordino._base.errors import SordinoError, require_count, require_fraction
 from sordino.parts.mechanisms._base import (
     LONGEST_MATRIX,
-    REGISTRY,
+    READERS,
     Draw,
     check_matrix_size,
     only_channel,
@@ -171,6 +171,7 @@ def _energies(workload: LinearMap, n: int) -> NDArray[np.float64]:
     return total
 
 
-REGISTRY[Cancelling.kind] = lambda data: Cancelling(
-    require_count("steps", data["steps"]), float(data["leak"])
+READERS.add(
+    Cancelling.kind,
+    lambda data: Cancelling(require_count("steps", data["steps"]), float(data["leak"])),
 )

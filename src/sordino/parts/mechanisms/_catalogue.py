@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 
-from sordino._base.errors import SordinoError, require_choice
+from sordino._base.errors import SordinoError
 from sordino.parts.mechanisms._banded import Banded
 from sordino.parts.mechanisms._base import LONGEST_MATRIX, Mechanism
+from sordino.parts.mechanisms._base import MECHANISMS as MECHANISMS
 from sordino.parts.mechanisms._base import mechanism_from_json as mechanism_from_json
 from sordino.parts.mechanisms._blt import BLT
 from sordino.parts.mechanisms._cancelling import Cancelling
@@ -24,18 +26,6 @@ from sordino.parts.mechanisms._tree import Tree
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
 from sordino.privacy import FixedBatches, Participation, SinglePass
 
-NAMES = (
-    "auto",
-    "independent",
-    "blt",
-    "banded",
-    "toeplitz",
-    "dense",
-    "tree",
-    "tree-full",
-    "cancelling",
-    "leaky",
-)
 # Up to here the dense optimum for several epochs is found in seconds; beyond, BLT is close to it.
 _AUTO_DENSE_STEPS = 256
 # A map that is not Toeplitz has only stand-ins beyond the dense optimum, which may take longer.
@@ -53,7 +43,7 @@ def fit_mechanism(
     plans a run once. Mechanisms that exist for Toeplitz workloads only ('blt', 'banded',
     'toeplitz') are fitted to the nearest one of another map.
     """
-    require_choice("mechanism", name, NAMES)
+    MECHANISMS[name]  # an unknown name is refused before anything is fitted
     try:
         hash(workload)
     except TypeError:
@@ -64,26 +54,7 @@ def fit_mechanism(
 def _fitted(
     name: str, workload: LinearMap, participation: Participation, bands: int | None
 ) -> Mechanism:
-    if name == "auto":
-        name = automatic_name(workload, participation)
-    if name == "independent":
-        return Independent(participation.steps)
-    if name == "tree":
-        return Tree(participation.steps, _decay(workload))
-    if name == "tree-full":
-        return full_tree(participation.steps, _decay(workload))
-    if name == "cancelling":
-        return Cancelling(participation.steps, 1.0)
-    if name == "leaky":
-        return Cancelling.leaky(workload, participation)
-    if name == "dense":
-        return Dense.optimized(workload, participation)
-    toeplitz = _nearest_toeplitz(name, workload)
-    if name == "banded":
-        return Banded.optimized(toeplitz, participation, bands)
-    if name == "toeplitz":
-        return Dense.square_root(toeplitz, participation)
-    return BLT.optimized(toeplitz, participation)
+    return MECHANISMS[name](workload, participation, bands=bands)
 
 
 _remembered = lru_cache(maxsize=32)(_fitted)
@@ -124,3 +95,21 @@ def _nearest_toeplitz(name: str, workload: LinearMap) -> Workload:
             f"'dense' or 'leaky' (for up to {LONGEST_MATRIX:,} steps)"
         )
     return nearest()
+
+
+# What each name is fitted by.
+_OURS: dict[str, Callable[..., Mechanism]] = {
+    "auto": lambda w, p, **options: MECHANISMS[automatic_name(w, p)](w, p, **options),
+    "independent": lambda w, p, **_: Independent(p.steps),
+    "blt": lambda w, p, **_: BLT.optimized(_nearest_toeplitz("blt", w), p),
+    "banded": lambda w, p, bands: Banded.optimized(_nearest_toeplitz("banded", w), p, bands),
+    "toeplitz": lambda w, p, **_: Dense.square_root(_nearest_toeplitz("toeplitz", w), p),
+    "dense": lambda w, p, **_: Dense.optimized(w, p),
+    "tree": lambda w, p, **_: Tree(p.steps, _decay(w)),
+    "tree-full": lambda w, p, **_: full_tree(p.steps, _decay(w)),
+    "cancelling": lambda _, p, **__: Cancelling(p.steps, 1.0),
+    "leaky": lambda w, p, **_: Cancelling.leaky(w, p),
+}
+for _name, _fit in _OURS.items():
+    MECHANISMS.add(_name, _fit)
+NAMES = tuple(_OURS)

@@ -9,6 +9,7 @@ coin flips without 2^256 work. A key is for one use: derive another one for anot
 from __future__ import annotations
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
@@ -29,8 +30,6 @@ class ChaCha20Generator:
         if len(key) != KEY_BYTES:
             raise SordinoError(f"a ChaCha20 key has {KEY_BYTES} bytes, got {len(key)}")
         # Here, because most of the library does without it.
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-
         # The nonce is fixed: no key is used twice, so none has to be told apart from another use.
         self._stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
         self._left = MOST_WORDS

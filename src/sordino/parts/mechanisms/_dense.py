@@ -22,7 +22,7 @@ from scipy.linalg import toeplitz as toeplitz_matrix
 
 from sordino._base.errors import SordinoError, require_count
 from sordino.parts._rounding import full_product
-from sordino.parts.mechanisms._base import REGISTRY, Draw, Mechanism
+from sordino.parts.mechanisms._base import READERS, Draw, Mechanism
 from sordino.parts.mechanisms._disk import remembered_dense
 from sordino.parts.mechanisms._normalize import packed, unpacked, useful_column_norms
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
@@ -164,4 +164,4 @@ def _read(data: dict[str, Any]) -> Dense:
     return Dense(N, str(data["label"]))
 
 
-REGISTRY[Dense.kind] = _read
+READERS.add(Dense.kind, _read)

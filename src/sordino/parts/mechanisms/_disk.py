@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sordino._base.codec import canonical
 from sordino._base.files import cache_folder, write_atomically
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
 from sordino.parts.mechanisms.factorize._dense import ALGORITHM_VERSION, DenseResult, optimize_dense
@@ -77,8 +78,7 @@ def _key(workload: LinearMap | npt.ArrayLike, n: int, separation: int, tolerance
         matrix = workload_matrix(workload, n)
         head["shape"] = list(matrix.shape)
         numbers = np.ascontiguousarray(matrix, "<f8").tobytes()
-    text = json.dumps(head, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode() + b"\n" + numbers).hexdigest()
+    return hashlib.sha256(canonical(head).encode() + b"\n" + numbers).hexdigest()
 
 
 def _written(result: DenseResult, seconds: float) -> bytes:

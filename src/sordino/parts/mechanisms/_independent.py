@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import require_count
-from sordino.parts.mechanisms._base import REGISTRY, Draw, Mechanism, check_matrix_size
+from sordino.parts.mechanisms._base import READERS, Draw, Mechanism, check_matrix_size
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.parts.mechanisms.factorize._error import toeplitz_error
 from sordino.privacy import ToeplitzStrategy
@@ -54,4 +54,4 @@ class Independent(Mechanism):
         return {"kind": self.kind, "steps": self.steps}
 
 
-REGISTRY[Independent.kind] = lambda data: Independent(steps=require_count("steps", data["steps"]))
+READERS.add(Independent.kind, lambda data: Independent(steps=require_count("steps", data["steps"])))

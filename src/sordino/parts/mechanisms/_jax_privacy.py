@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
 
 def fixed_epoch_sensitivity(strategy: npt.ArrayLike, epochs: int) -> float:
     """Sensitivity of a lower-triangular matrix [n, n] when each batch returns once per epoch."""
-    import jax
-    import jax.numpy as jnp
     from jax_privacy.matrix_factorization import sensitivity
 
     with jax.enable_x64(True):
@@ -28,8 +28,6 @@ def minsep_sensitivity_squared(
     coef: npt.ArrayLike, n: int, separation: int, participations: int
 ) -> float:
     """Squared sensitivity of a non-increasing Toeplitz strategy under a minimum separation."""
-    import jax
-    import jax.numpy as jnp
     from jax_privacy.matrix_factorization import toeplitz
 
     with jax.enable_x64(True):
@@ -43,7 +41,6 @@ def blt_coefficients(
     theta: Sequence[float], omega: Sequence[float], n: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Coefficients of a BLT strategy and of its inverse, float64[n] each."""
-    import jax
     from jax_privacy.matrix_factorization.buffered_toeplitz import BufferedToeplitz
 
     with jax.enable_x64(True):

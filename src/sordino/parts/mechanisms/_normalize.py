@@ -7,9 +7,6 @@ is then multiplied by that norm.
 
 from __future__ import annotations
 
-import base64
-import math
-import zlib
 from typing import Any
 
 import jax
@@ -18,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import toeplitz as toeplitz_matrix
 
-from sordino._base.errors import DAMAGE, SordinoError, one_line
+from sordino._base.codec import pack, unpack
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.parts.mechanisms.factorize._error import dense_error, toeplitz_error
 from sordino.parts.mechanisms.factorize._toeplitz import column_norms
@@ -26,7 +23,6 @@ from sordino.privacy import FixedBatches, Participation, SinglePass
 
 # The error of a normalised strategy needs a dense matrix; the gain shrinks with the steps anyway.
 _LONGEST = 2048
-_UNPACKABLE: tuple[type[Exception], ...] = (*DAMAGE, zlib.error)
 # Arrays in a plan unpack to no more than this, whatever they claim: one number for each of many steps.
 _LARGEST_PACKED = 64 << 20
 
@@ -79,9 +75,8 @@ def packed(array: NDArray[np.float32] | None) -> dict[str, Any] | None:
     """A float32 array as JSON data, bit for bit."""
     if array is None:
         return None
-    data = np.ascontiguousarray(array, "<f4")
-    text = base64.b64encode(zlib.compress(data.tobytes(), 6)).decode("ascii")
-    return {"shape": list(data.shape), "float32": text}
+    data = np.asarray(array, np.float32)
+    return {"shape": list(data.shape), "float32": pack(data)}
 
 
 def unpacked_or_none(data: dict[str, Any] | None) -> NDArray[np.float32] | None:
@@ -91,16 +86,5 @@ def unpacked_or_none(data: dict[str, Any] | None) -> NDArray[np.float32] | None:
 
 def unpacked(data: dict[str, Any]) -> NDArray[np.float32]:
     """The array that `packed` wrote."""
-    try:
-        shape = tuple(int(n) for n in data["shape"])
-        size = 4 * math.prod(shape)
-        if min(shape, default=0) < 0 or size > _LARGEST_PACKED:
-            raise ValueError("impossible shape")
-        raw = zlib.decompressobj().decompress(base64.b64decode(data["float32"]), size + 1)
-        if len(raw) != size:
-            raise ValueError("wrong length")
-        return np.frombuffer(raw, "<f4").reshape(shape).astype(np.float32)
-    except _UNPACKABLE as error:
-        raise SordinoError(
-            f"a packed array in this plan cannot be read: {one_line(error)}"
-        ) from None
+    what = "a packed array in this plan"
+    return unpack(data, "float32", "shape", largest=_LARGEST_PACKED, what=what)

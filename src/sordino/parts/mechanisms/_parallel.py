@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sordino._base.errors import SordinoError
-from sordino.parts.mechanisms._base import REGISTRY, Draw, Mechanism, State, check_weights
+from sordino.parts.mechanisms._base import READERS, Draw, Mechanism, State, check_weights
 from sordino.parts.mechanisms._maps import Channels
 from sordino.parts.mechanisms._phases import checked_scales, parts_from_json
 from sordino.parts.mechanisms._workloads import LinearMap
@@ -120,4 +120,4 @@ def _columns(draw: Draw, p: int, channels: int) -> Draw:
     return own
 
 
-REGISTRY[Parallel.kind] = lambda data: Parallel(*parts_from_json(data, "channels"))
+READERS.add(Parallel.kind, lambda data: Parallel(*parts_from_json(data, "channels")))

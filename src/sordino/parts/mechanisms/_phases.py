@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import DAMAGE, SordinoError
 from sordino.parts.mechanisms._base import (
-    REGISTRY,
+    READERS,
     Draw,
     Mechanism,
     State,
@@ -184,4 +184,4 @@ def parts_from_json(
         ) from None
 
 
-REGISTRY[Phases.kind] = lambda data: Phases(*parts_from_json(data, "phases"))
+READERS.add(Phases.kind, lambda data: Phases(*parts_from_json(data, "phases")))

@@ -22,7 +22,7 @@ from scipy.linalg import solve_triangular
 from sordino._base.errors import SordinoError
 from sordino.parts.mechanisms._base import (
     LONGEST_MATRIX,
-    REGISTRY,
+    READERS,
     Draw,
     Mechanism,
     State,
@@ -111,6 +111,7 @@ class ScaledDraws(Mechanism):
         return {"kind": self.kind, "inner": self.inner.to_json(), "scales": packed(self.scales)}
 
 
-REGISTRY[ScaledDraws.kind] = lambda data: ScaledDraws(
-    mechanism_from_json(data["inner"]), unpacked(data["scales"])
+READERS.add(
+    ScaledDraws.kind,
+    lambda data: ScaledDraws(mechanism_from_json(data["inner"]), unpacked(data["scales"])),
 )

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_count
 from sordino.parts._rounding import full_product
-from sordino.parts.mechanisms._base import REGISTRY, Draw, Mechanism, check_matrix_size
+from sordino.parts.mechanisms._base import READERS, Draw, Mechanism, check_matrix_size
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.privacy import TreeStrategy
 
@@ -128,4 +128,6 @@ class Tree(Mechanism):
         return {"kind": self.kind, "steps": self.steps, "beta": self.beta}
 
 
-REGISTRY[Tree.kind] = lambda data: Tree(require_count("steps", data["steps"]), float(data["beta"]))
+READERS.add(
+    Tree.kind, lambda data: Tree(require_count("steps", data["steps"]), float(data["beta"]))
+)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sordino._base.lazy import lazy_names
 
 __all__ = [
+    "SCHEDULES",
     "ByParticipation",
     "ExpInfluence",
     "Exponential",
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from sordino.parts.schedules._base import NoiseSchedule as NoiseSchedule
     from sordino.parts.schedules._base import Uniform as Uniform
     from sordino.parts.schedules._base import schedule_from_json as schedule_from_json
+    from sordino.parts.schedules._catalogue import SCHEDULES as SCHEDULES
     from sordino.parts.schedules._catalogue import schedule_named as schedule_named
     from sordino.parts.schedules._catalogue import subsampled_schedule as subsampled_schedule
     from sordino.parts.schedules._correlated import (

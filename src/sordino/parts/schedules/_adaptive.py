@@ -52,6 +52,8 @@ class AdaptiveBudget(NoiseSchedule):
     objective_clip: float = 3.0
     shrink: float = 0.7
     kind: ClassVar[str] = "adaptive"
+    # How a run with it moves.
+    update: ClassVar[str] = "normalised step by noisy line search"
 
     def __post_init__(self) -> None:
         require_positive("mu", self.mu)

@@ -115,8 +115,8 @@ def capped(log_q: ArrayLike, ratio_cap: float | None) -> Array:
 
     The least ``sum q/x`` with ``sum x = R`` and ``max x <= r^2 min x`` is a convex problem, solved by
     ``x = clip(c sqrt q, m, r^2 m)``: q clipped to a window ``[a, a + 4 ln r]`` in logarithms. The cost
-    is convex in m and m increases with a, so the best a is found by golden section. (The page
-    puts the window's end at ``max log q``; this is never worse at the same ratio.)
+    is convex in m and m increases with a, so the best a is found by golden section.
+    (papers/04 1.4 puts the window's end at ``max log q``; this is never worse at the same ratio.)
     """
     values = np.asarray(log_q, np.float64)
     if values.ndim != 1 or not values.size or not np.isfinite(values).all():
@@ -134,7 +134,7 @@ def capped(log_q: ArrayLike, ratio_cap: float | None) -> Array:
         half = np.clip(values, a, a + width) / 2
         return log_sum(values - half) + log_sum(half)
 
-    # Ties go up, so that a flat cost ends where the page's rule is.
+    # Ties go up, so that a flat cost ends where the rule of papers/04 1.4 is.
     a = golden(log_cost, low, high)
     a = high if log_cost(high) <= log_cost(a) else a
     return np.clip(values, a, a + width)

@@ -8,26 +8,22 @@ Relative noise is normalised to ``sum_t 1/relative_t^2 = T``: with every record 
 
 from __future__ import annotations
 
-import base64
 import math
-import zlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sordino._base.codec import pack, unpack
 from sordino._base.errors import (
-    DAMAGE,
     SordinoError,
-    one_line,
     require_choice,
-    require_count,
     shown,
 )
+from sordino._base.registry import Registry
 
-_UNPACKABLE: tuple[type[Exception], ...] = (*DAMAGE, zlib.error)
 # Numbers in a plan unpack to no more than this, whatever they claim: one for each of many steps.
 _LARGEST_PACKED = 128 << 20
 
@@ -57,13 +53,24 @@ class NoiseSchedule(ABC):
         }
 
 
-_SCHEDULES: dict[str, type[NoiseSchedule]] = {}
+def _admit(kind: str, cls: Any) -> type[NoiseSchedule]:
+    if not (isinstance(cls, type) and issubclass(cls, NoiseSchedule) and is_dataclass(cls)):
+        raise SordinoError(f"a schedule is a dataclass of NoiseSchedule, got {shown(cls)}")
+    if getattr(cls, "kind", None) != kind:
+        raise SordinoError(f"a schedule goes by its kind, {shown(getattr(cls, 'kind', None))}")
+    return cls
+
+
+# By kind, for plans that are read back and for `schedule_named`.
+SCHEDULES: Registry[type[NoiseSchedule]] = Registry(
+    "schedule", group="sordino.schedules", admit=_admit
+)
 _S = TypeVar("_S", bound=type[NoiseSchedule])
 
 
 def register(cls: _S) -> _S:
-    """Make a schedule known by its `kind`, for plans that are read back and for `schedule_named`."""
-    _SCHEDULES[cls.kind] = cls
+    """Make a schedule known by its `kind`."""
+    SCHEDULES.add(cls.kind, cls)
     return cls
 
 
@@ -96,7 +103,7 @@ def schedule_from_json(data: dict[str, Any]) -> NoiseSchedule:
 
 def make(kind: str, parameters: dict[str, Any]) -> NoiseSchedule:
     """The schedule of this kind with these parameters, or an error that names the right ones."""
-    cls = _SCHEDULES[require_choice("schedule", kind, _SCHEDULES)]
+    cls = SCHEDULES[kind]
     known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     for name in parameters:
         require_choice(f"parameter of schedule {kind!r}", name, known)
@@ -142,21 +149,9 @@ def plain(schedule: NoiseSchedule) -> None:
 
 
 def _packed(values: tuple[float, ...]) -> dict[str, Any]:
-    raw = np.asarray(values, "<f8").tobytes()
-    text = base64.b64encode(zlib.compress(raw, 6)).decode("ascii")
-    return {"count": len(values), "float64": text}
+    return {"count": len(values), "float64": pack(np.asarray(values, np.float64))}
 
 
 def _unpacked(data: dict[str, Any]) -> tuple[float, ...]:
-    try:
-        size = 8 * require_count("count", data["count"])
-        if size > _LARGEST_PACKED:
-            raise ValueError("too many numbers")
-        raw = zlib.decompressobj().decompress(base64.b64decode(data["float64"]), size + 1)
-        if len(raw) != size:
-            raise ValueError("wrong length")
-    except _UNPACKABLE as error:
-        raise SordinoError(
-            f"packed numbers in this schedule cannot be read: {one_line(error)}"
-        ) from None
-    return tuple(np.frombuffer(raw, "<f8").tolist())
+    what = "packed numbers in this schedule"
+    return tuple(unpack(data, "float64", "count", largest=_LARGEST_PACKED, what=what).tolist())

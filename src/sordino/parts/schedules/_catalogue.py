@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from sordino._base.errors import SordinoError
 from sordino.parts.schedules._allocate import SAFE_RATIO
+from sordino.parts.schedules._base import SCHEDULES as SCHEDULES
 from sordino.parts.schedules._base import NoiseSchedule, Uniform, make
 from sordino.parts.schedules._shapes import FixedSchedule
 from sordino.parts.schedules._subsampled import search_subsampled

@@ -2,8 +2,8 @@ r"""Making schedules of noisy estimates (papers/04, sections 1.3 and 1.5).
 
 Influence estimated on public data is noisy and may be negative early on. `fitted_expinfl` and
 `smoothed` turn a raw estimate into a usable ``log q``; `exponential_fit` replaces a computed schedule
-by ``sigma_0 e^(-kt)`` and brings it back to the budget, which the paper forgot (erratum l: such a fit
-can spend 194 times R).
+by ``sigma_0 e^(-kt)`` and brings it back to the budget, which the paper forgot (papers/04 erratum
+l: such a fit can spend 194 times R).
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Influence(FromInfluence):
 @register
 @dataclass(frozen=True)
 class GradientDescentPL(FromInfluence):
-    """Influence ``gamma^(T-t)`` of gradient descent on a PL loss (Eq. 7).
+    """Influence ``gamma^(T-t)`` of gradient descent on a PL loss (papers/04 Eq. 7).
 
     gamma must belong to the learning rate in use: ``GradientDescentPL.at(mu=, M=, eta=)``.
     """

@@ -9,7 +9,7 @@ one-parameter families, each solved for the parameter at which the composed priv
 * ``rdp-kkt``: cost the Renyi divergence of order a, ``q = lambda h_a(sigma)`` with
   ``h_a = -eps_a'(sigma) / (2 sigma)``, the best of a = 3, 6, 12, 24, 48.
 
-``auto`` follows the page's rule by the uniform noise that the budget allows: lemma from 2.5 on,
+``auto`` goes by the uniform noise that the budget allows (papers/04 2.2): lemma from 2.5 on,
 lambert from 1 on, below that the better of rdp-kkt and lambert; uniform wherever that is no worse.
 
 Schedules are step functions with few distinct values (6 % apart): they cost next to nothing against
@@ -37,6 +37,7 @@ from sordino.parts.schedules._allocate import allocate, capped, golden, predicte
 from sordino.privacy import (
     MOST_LEVELS,
     SMALLEST_DELTA,
+    Adjacency,
     compose_pld,
     composed_epsilon,
     epsilon_of_pld,
@@ -142,7 +143,7 @@ def search_subsampled(
     if ratio_cap is not None and not 1 <= ratio_cap < math.inf:
         raise SordinoError(f"ratio_cap must be a finite number of at least 1, got {ratio_cap!r}")
     require_choice("method", method, METHODS)
-    require_choice("adjacency", adjacency, ("add-remove", "zero-out", "replace-one"))
+    Adjacency(adjacency)  # an unknown one is refused
     require_positive("rate", rate, maximum=1)
     require_positive("epsilon", epsilon)
     require_fraction("delta", delta)
@@ -202,7 +203,7 @@ def _full_batch(
     ratio_cap: float | None,
 ) -> SubsampledSearch:
     """Rate 1 is a plain Gaussian composition, and the lemma is its exact optimum."""
-    kappa = 2 if adjacency == "replace-one" else 1
+    kappa = Adjacency(adjacency).factor
     R = (mu_from_epsilon_delta(epsilon, delta) / kappa) ** 2
     flat = allocate(np.zeros_like(log_q), R)
     if method == "uniform":

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from sordino.together._callbacks import Callbacks as Callbacks
     from sordino.together.federated._account import LEAK_UNITS as LEAK_UNITS
     from sordino.together.federated._account import ROUNDED as ROUNDED
     from sordino.together.federated._agreeing import agree as agree
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from sordino.together.federated._contribution import flattened as flattened
     from sordino.together.federated._coordinator import DurableServer as DurableServer
     from sordino.together.federated._coordinator import RoundRecord as RoundRecord
-    from sordino.together.federated._coordinator import Watcher as Watcher
     from sordino.together.federated._durable import ClientConfig as ClientConfig
     from sordino.together.federated._durable import DurableClient as DurableClient
     from sordino.together.federated._messages import Refusal as Refusal

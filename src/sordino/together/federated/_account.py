@@ -149,24 +149,3 @@ def chain_cost(
             now += index % apart == 0 and index // apart < uses
             a[index] = now
     return float(np.sum(a * a * relative)) * _UP
-
-
-def tree_mu_squared(
-    parents: list[int | None], variances: list[float], leak: float, reach: float = 1.0
-) -> NDArray[np.float64]:
-    """mu_j^2 of an example used in message j only, for every j, from the whole tree at once.
-
-    papers/02 2.1: ``reach^2 sum_{l below j} leak^(2 dist) / variance_l``, without rounding. An
-    independent formula for tests and for reading; clients pay by `ChainAccountant`.
-    """
-    count = len(parents)
-    mu = np.zeros(count)
-    for leaf in range(count):
-        node, share = leaf, 1.0
-        while True:
-            mu[node] += share * share / variances[leaf]
-            above = parents[node]
-            if above is None:
-                break
-            node, share = above, share * leak
-    return mu * reach**2

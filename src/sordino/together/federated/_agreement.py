@@ -29,8 +29,6 @@ With fresh noise nothing is cancelled, all streams are alike, and it is n times 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import secrets
 from dataclasses import asdict, dataclass, field, fields
@@ -38,6 +36,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sordino._base.codec import digest_of, load_json, save_json
 from sordino._base.errors import (
     DAMAGE,
     SordinoError,
@@ -48,15 +47,14 @@ from sordino._base.errors import (
     require_positive,
     shown,
 )
-from sordino._base.files import write_atomically
 from sordino.parts.mechanisms import MOST_DRAWS, MOST_VARIANCE, Lattice
-from sordino.privacy import Guarantee, rounding_distance
+from sordino.privacy import Adjacency, Guarantee, rounding_distance
 from sordino.together.federated._account import LEAK_UNITS, ROUNDED, ChainAccountant
 
 _VERSION = 1
 TRUST = ("untrusted", "secure-sum", "trusted")
 UNITS = ("example", "client")
-ADJACENCIES = {"zero-out": 1, "replace-one": 2}
+ADJACENCIES = {a.value: a.factor for a in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)}
 # Sums must fit int32.
 FITS = 2**31 - 1
 _MOST_CLIENTS = 1_000_000
@@ -350,8 +348,7 @@ class Agreement:
     @cached_property
     def digest(self) -> str:
         """What requests and replies name the agreement by."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -378,22 +375,11 @@ class Agreement:
             raise SordinoError(f"this agreement is damaged: {shown(data)}") from None
 
     def save(self, path: Path | str) -> None:
-        write_atomically(Path(path), json.dumps(self.to_json(), indent=1) + "\n")
+        save_json(path, self.to_json())
 
     @classmethod
     def load(cls, path: Path | str) -> Agreement:
-        try:
-            data = json.loads(Path(path).read_text("utf-8"))
-        except OSError as error:
-            raise SordinoError(
-                f"the agreement {str(path)!r} cannot be read: {error.strerror or error}"
-            ) from None
-        except (ValueError, RecursionError):
-            raise SordinoError(f"{str(path)!r} is not an agreement: it is not JSON") from None
-        try:
-            return cls.from_json(data)
-        except SordinoError as error:
-            raise SordinoError(f"in {str(path)!r}: {error}") from None
+        return load_json(path, "an agreement", cls.from_json)
 
 
 def check_name(name: str) -> str:

@@ -16,16 +16,17 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino._base.clock import utc_now
 from sordino._base.errors import DAMAGE, SordinoError, one_line
 from sordino._base.keystore import KeyStore
 from sordino._base.sqlite import Database, FileKind
+from sordino.together._callbacks import Callbacks
 from sordino.together.federated._account import ChainAccountant
 from sordino.together.federated._messages import Reply, message_from_bytes
 from sordino.together.federated._server import RoundOutcome, Server, ServerState
@@ -94,14 +95,6 @@ class RoundRecord:
 
 
 @dataclass
-class Watcher:
-    """What is told to whoever looks on; all of it public."""
-
-    round_done: Callable[[RoundRecord], None] = lambda record: None
-    event: Callable[[str], None] = lambda text: None
-
-
-@dataclass
 class DurableServer:
     """See the module.
 
@@ -116,7 +109,7 @@ class DurableServer:
     chance: np.random.Generator = field(default_factory=np.random.default_rng)
     evaluate: Callable[[NDArray[np.float32]], Mapping[str, float]] | None = None
     every: int = 1
-    watcher: Watcher = field(default_factory=Watcher)
+    callbacks: Callbacks = field(default_factory=Callbacks)
     store: KeyStore | None = None
     _file: Database | None = None
     _silent: dict[str, int] = field(default_factory=dict)
@@ -241,7 +234,13 @@ class DurableServer:
         if self.evaluate is not None and (done.round % self.every == 0 or last):
             metrics = {k: float(v) for k, v in self.evaluate(self.server.output(after)).items()}
         record = RoundRecord(
-            done.round, done.turn, done.committed, done.blocks, asked, metrics, _now()
+            done.round,
+            done.turn,
+            done.committed,
+            done.blocks,
+            asked,
+            metrics,
+            utc_now("milliseconds"),
         )
         if self.server.secret is not None:
             self._keep_key(after)
@@ -258,7 +257,7 @@ class DurableServer:
         )
         self.state = after
         self._history.append(record)
-        self.watcher.round_done(record)
+        self.callbacks.round_done(record)
 
     def _keep_key(self, after: ServerState) -> None:
         """The new noise's key and the one before, until the file says which of them holds."""
@@ -271,12 +270,13 @@ class DurableServer:
         (self.store or KeyStore()).replace(_KIND, name, json.dumps(body).encode())
 
     def _event(self, client: str | None, text: str) -> None:
-        self.watcher.event(text)
-        self._events.append((_now(), client, text))
+        self.callbacks.event(text)
+        self._events.append((utc_now("milliseconds"), client, text))
         if self._file is not None:
             with self._file.transaction() as link:
                 link.execute(
-                    "INSERT INTO events (at, client, text) VALUES (?, ?, ?)", (_now(), client, text)
+                    "INSERT INTO events (at, client, text) VALUES (?, ?, ?)",
+                    (utc_now("milliseconds"), client, text),
                 )
 
     def _keep_reply(self, client: str, reply: bytes) -> None:
@@ -364,10 +364,6 @@ class DurableServer:
                 )
             key = bytes.fromhex(result)
         return replace(state, account=account, last_key=key)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _array_bytes(name: str, value: NDArray[Any]) -> bytes:

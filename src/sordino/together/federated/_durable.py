@@ -4,36 +4,179 @@
     reply = client.answer(request_bytes)
 
 Killed at any instant and started again, it goes on with the same counters; asked the same again, it
-sends the same bytes. It implements `endpoints.Endpoint`.
+sends the same bytes. It implements `Endpoint`.
+
+Its journal has one row for each message: the request that it answers, its parent and its block of
+examples; beside the rows are the last reply's bytes. All of that may be seen. The seal has the keys of the
+noise that may still be cancelled, the ratchet, how many messages there were and the last row's hash. The
+rules of `sordino.together._journal` hold.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sordino._base.clock import utc_now
 from sordino._base.errors import SordinoError
 from sordino._base.keystore import KeyStore
+from sordino._base.sqlite import FileKind
+from sordino.together._journal import JournalKind, Seal, SealedJournal
 from sordino.together.federated._agreement import Agreement
-from sordino.together.federated._client import Client, ClientState, Mask
+from sordino.together.federated._client import Client, ClientState, Mask, SentMessage
 from sordino.together.federated._contribution import LocalData
-from sordino.together.federated._journal import Journal, JournalEntry, Seal, SealFile
 from sordino.together.federated._messages import Refusal, Reply, RoundRequest, message_from_bytes
 from sordino.together.federated._noise import fresh_secret, order_key, permuted
 from sordino.together.secure._pads import Pads
 
+_FILE = FileKind(
+    name="the journal",
+    identity=0x534F4643,  # "SOFC"
+    version=1,
+    schema=(
+        """CREATE TABLE messages (
+ number INTEGER PRIMARY KEY NOT NULL,
+ turn INTEGER NOT NULL,
+ round INTEGER NOT NULL,
+ asked BLOB NOT NULL,
+ committed INTEGER NOT NULL,
+ parent INTEGER NOT NULL,
+ block INTEGER NOT NULL,
+ spent REAL NOT NULL,
+ at TEXT NOT NULL,
+ hash BLOB NOT NULL
+)""",
+        "CREATE TABLE last (number INTEGER PRIMARY KEY NOT NULL, reply BLOB)",
+    ),
+    busy="this client is running already",
+)
+
+
+@dataclass(frozen=True)
+class JournalEntry:
+    """One message of the journal: what was sent, what the server had said, what was spent, and when."""
+
+    sent: SentMessage
+    committed: int
+    spent: float
+    at: str
+    hash: bytes = b""
+
+    @classmethod
+    def read(
+        cls,
+        number: int,
+        turn: int,
+        round_: int,
+        asked: bytes,
+        parent: int,
+        block: int,
+        committed: int,
+        spent: float,
+        at: str,
+        digest: bytes,
+    ) -> JournalEntry:
+        """An entry as the file has it."""
+        sent = SentMessage(number, turn, round_, bytes(asked), parent, block)
+        return cls(sent, committed, spent, at, bytes(digest))
+
+    @property
+    def number(self) -> int:
+        return self.sent.index
+
+    def chained(self, before: bytes) -> bytes:
+        """The hash of this entry after the one whose hash is given."""
+        sent = self.sent
+        body = [sent.index, sent.turn, sent.round, sent.asked.hex(), self.committed]
+        body += [sent.parent, sent.block, self.spent, self.at]
+        return hashlib.sha256(before + json.dumps(body).encode()).digest()
+
+
+@dataclass(frozen=True, repr=False)
+class MessageSeal(Seal):
+    """A client's seal.
+
+    Attributes:
+      index: of the last message that may have been sent.
+      keys: of noise that may still be cancelled, by index.
+      hash: of the last message's row.
+      ratchet: secret of the next message's key.
+      order: key of the order in which examples are taken.
+      fingerprint: keyed digest of the examples.
+    """
+
+    index: int = 0
+    keys: dict[int, bytes] = field(default_factory=dict)
+    hash: bytes = b""
+    ratchet: bytes = b""
+    order: bytes = b""
+    fingerprint: bytes = b""
+    member = "client"
+    folder = "federated"
+
+    @property
+    def rows(self) -> int:
+        return self.index
+
+    def fits(self, hashes: Sequence[bytes | None]) -> bool:
+        # The keys of the noise are in the seal only: more than one row ahead, some would be missing.
+        last = hashes[self.index - 1] if 0 < self.index <= len(hashes) else b""
+        return len(hashes) - self.index in (0, 1) and last == self.hash
+
+
+_KIND = JournalKind(
+    file=_FILE,
+    about=("agreement", "client"),
+    row=("message", "sent"),
+    first=1,
+    query="SELECT number, turn, round, asked, parent, block, committed, spent, at, hash "
+    "FROM messages ORDER BY number",
+    read=JournalEntry.read,
+    seal=MessageSeal,
+)
+
+
+class MessageJournal(SealedJournal[MessageSeal, JournalEntry]):
+    """A client's journal and seal; one process at a time holds them."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        agreement: str,
+        client: str,
+        new_seal: Callable[[], MessageSeal],
+        store: KeyStore | None = None,
+    ) -> None:
+        super().__init__(_KIND, path, agreement, client, new_seal, store)
+
+    def last_reply(self, number: int) -> bytes | None:
+        """The bytes of the last reply, if they were kept."""
+        with self._file.reading() as link:
+            result = link.execute("SELECT reply FROM last WHERE number = ?", (number,)).fetchone()
+        return None if result is None or result[0] is None else bytes(result[0])
+
+    def add(self, entry: JournalEntry, reply: bytes | None) -> None:
+        """Keep a message and its bytes, in place of the bytes before; synced when this returns."""
+        sent = entry.sent
+        row = (sent.index, sent.turn, sent.round, sent.asked, entry.committed, sent.parent)
+        with self._file.transaction() as link:
+            link.execute(
+                "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, sent.block, entry.spent, entry.at, entry.hash),
+            )
+            link.execute("DELETE FROM last")
+            link.execute("INSERT INTO last VALUES (?, ?)", (sent.index, reply))
+        self.hashes.append(entry.hash)
+
+
 Clock = Callable[[], str]
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
@@ -122,14 +265,11 @@ class DurableClient:
       detail: why the last request was refused, for whoever runs this client; the server is told a code.
     """
 
-    def __init__(
-        self, client: Client, state: ClientState, journal: Journal, seals: SealFile, seal: Seal
-    ) -> None:
+    def __init__(self, client: Client, state: ClientState, journal: MessageJournal) -> None:
         self.client, self.state = client, state
-        self._journal, self._seals, self._seal = journal, seals, seal
-        self._is_sealed = True
+        self._journal = journal
         self._lock = threading.Lock()
-        self.clock: Clock = _now
+        self.clock: Clock = utc_now
         self.detail = ""
 
     @classmethod
@@ -149,30 +289,22 @@ class DurableClient:
           store: where the seal is kept; the user's key folder unless given.
           secret: the first secret of a new client; from the system's entropy unless given (tests).
         """
-        agreement = part.agreement
-        seals = SealFile(store or KeyStore(), agreement.digest, part.name)
-        held = Journal(journal, agreement.digest, part.name)
+
+        def new_seal() -> MessageSeal:
+            ratchet = secret or fresh_secret()
+            order = order_key(ratchet)
+            return MessageSeal(ratchet=ratchet, order=order, fingerprint=part.fingerprint(order))
+
+        held = MessageJournal(journal, part.agreement.digest, part.name, new_seal, store)
         try:
-            seal, entries = seals.load(), held.entries()
-            if seal is None and entries:
-                raise SordinoError(
-                    f"the seal of {part.name!r} is missing at {str(seals.path)!r}: without it this "
-                    "client cannot go on"
-                )
-            if seal is None:
-                first = secret or fresh_secret()
-                order = order_key(first)
-                print_ = part.fingerprint(order)
-                seal = Seal(0, b"", first, {}, order, print_)
-                seals.keep(seal)
-            if part.fingerprint(seal.order) != seal.fingerprint:
+            held.flush()
+            if part.fingerprint(held.seal.order) != held.seal.fingerprint:
                 raise SordinoError(
                     f"the examples of {part.name!r} are not those it began with; a client goes on with "
                     "the same data in the same order, or begins anew under a new agreement"
                 )
-            client = part.client(seal.order)
-            state, seal = _recovered(client, seal, entries, held, seals)
-            return cls(client, state, held, seals, seal)
+            client = part.client(held.seal.order)
+            return cls(client, _recovered(client, held), held)
         except BaseException:
             held.close()
             raise
@@ -191,7 +323,7 @@ class DurableClient:
 
     def _answer(self, request: RoundRequest) -> Reply | Refusal:
         try:
-            self._write_seal()
+            self._journal.flush()
             after, reply = self.client.respond(self.state, request)
             if after.index != self.state.index:
                 self._keep(after, request)
@@ -205,22 +337,17 @@ class DurableClient:
 
     def entries(self) -> list[JournalEntry]:
         """Everything that was sent."""
-        return self._journal.entries()
+        return list(self._journal.rows())
 
     def _keep(self, after: ClientState, request: RoundRequest) -> None:
         assert after.sent is not None
         entry = JournalEntry(after.sent, request.committed, self.client.spent(after), self.clock())
-        entry = replace(entry, hash=entry.chained(self._seal.hash))
+        entry = replace(entry, hash=entry.chained(self._journal.seal.hash))
         self._journal.add(entry, after.pending)
         # From here on the message counts, and nothing is sent until the seal says so too.
-        self._seal, self._is_sealed = _sealed(self._seal, after, entry.hash), False
+        seal = _sealed(self._journal.seal, after, entry.hash)
         self.state = after
-        self._write_seal()
-
-    def _write_seal(self) -> None:
-        if not self._is_sealed:
-            self._seals.keep(self._seal)
-            self._is_sealed = True
+        self._journal.keep(seal)
 
 
 def _request(client: Client, message: bytes) -> RoundRequest | Refusal:
@@ -240,35 +367,24 @@ def _bytes(state: ClientState, reply: Reply | Refusal) -> bytes:
     return state.pending if kept and state.pending is not None else reply.to_bytes()
 
 
-def _sealed(seal: Seal, state: ClientState, digest: bytes) -> Seal:
+def _sealed(seal: MessageSeal, state: ClientState, digest: bytes) -> MessageSeal:
     return replace(
         seal, index=state.index, hash=digest, ratchet=state.ratchet, keys=dict(state.keys)
     )
 
 
-def _recovered(
-    client: Client, seal: Seal, entries: list[JournalEntry], journal: Journal, seals: SealFile
-) -> tuple[ClientState, Seal]:
-    """The state after all messages, and the seal brought up to date."""
-    count = len(entries)
-    behind = count - seal.index
-    last = entries[seal.index - 1].hash if 0 < seal.index <= count else b""
-    if behind not in (0, 1) or last != seal.hash:
-        raise SordinoError(
-            f"the journal {str(journal.path)!r} has {count} messages, but {seal.index} were sent: it "
-            "is an old or another copy; put the newest one back, or begin anew under a new agreement"
-        )
+def _recovered(client: Client, journal: MessageJournal) -> ClientState:
+    """The state after all messages; the seal is brought up to date."""
+    seal, entries = journal.seal, list(journal.rows())
     state = client.begin(bytes(32))
     for entry in entries[: seal.index]:
         state = client.advanced(state, entry.committed, entry.sent)
     state = replace(state, ratchet=seal.ratchet, keys=dict(seal.keys))
-    if behind:
-        entry = entries[-1]
+    for entry in entries[seal.index :]:  # the row of a process that ended before its seal
         state = client.advanced(state, entry.committed, entry.sent)
-        seal = _sealed(seal, state, entry.hash)
-        seals.keep(seal)
-    pending = journal.last_reply(count) if count else None
-    return replace(state, pending=_as_sent_now(pending)), seal
+        journal.keep(_sealed(seal, state, entry.hash))
+    pending = journal.last_reply(len(entries)) if entries else None
+    return replace(state, pending=_as_sent_now(pending))
 
 
 def _as_sent_now(pending: bytes | None) -> bytes | None:

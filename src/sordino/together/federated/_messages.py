@@ -10,6 +10,10 @@ from parties that are not trusted: reading them allocates no more than they hold
 
 Up to 0.5.0 a reply (kind 2) also told its block and what was spent, and a refusal (kind 3) a sentence of
 the client's. Both are still read; what they told is dropped but for the block, and kinds 4 and 5 are sent.
+
+Where the protocol meets the network there are two interfaces of bytes, `Endpoint` and `Coordinator`. The
+core (client and server state machines) stands behind them and knows no network; `flower/` stands in front
+of them and knows no protocol. Whatever carries the bytes may lose, delay or repeat them.
 """
 
 from __future__ import annotations
@@ -18,14 +22,15 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino._base.codec import canonical
 from sordino._base.errors import SordinoError, shown
 
 _MAGIC = b"SORDFED1"
@@ -291,6 +296,54 @@ def _arrays(body: memoryview, parameters: int, dtype: str, count: int) -> list[N
 
 
 def _packed(kind: int, header: dict[str, Any], *arrays: tuple[NDArray[Any], str]) -> bytes:
-    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    text = canonical(header).encode()
     parts = [np.ascontiguousarray(array).astype(dtype).tobytes() for array, dtype in arrays]
     return b"".join([_FRAME.pack(_MAGIC, kind, len(text)), text, *parts])
+
+
+class Endpoint(Protocol):
+    """One client."""
+
+    def answer(self, message: bytes) -> bytes:
+        """The reply to one message.
+
+        Bytes that make no sense, or that ask for too much, are answered with an encoded refusal;
+        nothing is raised for them. When this returns, whatever the reply depends on is on disk: the
+        reply may leave the machine at once.
+        """
+        ...
+
+
+class Coordinator(Protocol):
+    """The server."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over; nothing is asked of the coordinator afterwards."""
+        ...
+
+    @property
+    def waits(self) -> bool:
+        """Whether replies to the last requests still matter; a round may be done without some."""
+        ...
+
+    def requests(self, present: Sequence[str]) -> list[tuple[str, bytes]]:
+        """What to send now, as (client, message); nothing while there is something to wait for.
+
+        Called again only when every request of the last call was either received or missing.
+
+        Args:
+          present: names of the clients that can be reached, in alphabetical order.
+        """
+        ...
+
+    def receive(self, client: str, reply: bytes) -> None:
+        """A client's reply. The bytes are as the client sent them: not to be trusted."""
+        ...
+
+    def missing(self, client: str, reason: str) -> None:
+        """There will be no reply to the last request to this client.
+
+        The client may have seen the request and answered it: what it released counts as released.
+        """
+        ...

@@ -24,7 +24,7 @@ from sordino.parts.contributions import Batch, VmapEvaluator, clip_pytree
 from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._cohorts import Cohorts
 from sordino.together.federated._contribution import ClientEvaluator, flattened
-from sordino.together.federated._sum_noise import RoundNoise
+from sordino.together.federated._sum_stream import RoundNoise
 
 # Examples whose logits and residuals exist at the same time.
 _TOGETHER = 4096
@@ -36,7 +36,7 @@ _MOST_NUMBERS = 2**24
 _UNCLIPPED = 1e18
 
 
-class State(NamedTuple):
+class RoundState(NamedTuple):
     """What a server keeps, float32 (d,) each: x_t, x_{t-1}, w, q, and the mean of the iterates."""
 
     point: Any
@@ -51,7 +51,7 @@ class SimulationState:
     """A state after `done` rounds. Its memory is used again by the next chunk: look at it before."""
 
     done: int
-    state: State
+    state: RoundState
     accumulates: bool
 
     @property
@@ -126,10 +126,10 @@ class RoundSimulation:
             "centre": self._start,
         }
 
-    def begin(self, seeds: int | None) -> State:
+    def begin(self, seeds: int | None) -> RoundState:
         start = self._start if seeds is None else np.tile(self._start, (seeds, 1))
         zero = np.zeros_like(start)
-        return State(*(jnp.array(value) for value in (start, start, start, zero, start)))
+        return RoundState(*(jnp.array(value) for value in (start, start, start, zero, start)))
 
     def course(
         self,
@@ -154,12 +154,12 @@ class RoundSimulation:
 
     def advance(
         self,
-        state: State,
+        state: RoundState,
         first: int,
         last: int,
         tables: Sequence[Blocks],
         noises: Sequence[RoundNoise],
-    ) -> State:
+    ) -> RoundState:
         """The state after rounds ``first+1 .. last``."""
         starts, counts = (
             np.stack(part) for part in zip(*(t.rounds(first, last) for t in tables), strict=True)
@@ -211,7 +211,7 @@ class Blocks:
 @partial(jax.jit, static_argnames=("program",), donate_argnames=("state",))
 def _advance(
     program: _Program,
-    state: State,
+    state: RoundState,
     rounds: Any,
     starts: Any,
     counts: Any,
@@ -219,11 +219,11 @@ def _advance(
     data: Any,
     valid: Any,
     numbers: Any,
-) -> State:
+) -> RoundState:
     """Some rounds; all arguments but `rounds`, data and numbers have an axis of seeds, or none has."""
 
-    def run(state: State, starts: Any, counts: Any, noise: Any) -> State:
-        def one(state: State, given: tuple[Any, ...]) -> tuple[State, None]:
+    def run(state: RoundState, starts: Any, counts: Any, noise: Any) -> RoundState:
+        def one(state: RoundState, given: tuple[Any, ...]) -> tuple[RoundState, None]:
             t, starts, counts, noise = given
             added = _cohort_total(program, state, t, starts, counts, data, valid, numbers)
             if program.noised:
@@ -237,7 +237,7 @@ def _advance(
 
 def _cohort_total(
     program: _Program,
-    state: State,
+    state: RoundState,
     t: Any,
     starts: Any,
     counts: Any,
@@ -288,7 +288,7 @@ def _cohort_total(
     return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(value)])
 
 
-def _moved(program: _Program, state: State, t: Any, added: Any, numbers: Any) -> State:
+def _moved(program: _Program, state: RoundState, t: Any, added: Any, numbers: Any) -> RoundState:
     """`Server._commit` in float32: q, w and x after a round."""
     total = state.total + added
     weights = state.weights - numbers["rate"] * (total if program.accumulates else added)
@@ -301,7 +301,7 @@ def _moved(program: _Program, state: State, t: Any, added: Any, numbers: Any) ->
     if program.accumulates:
         point = state.point + 2 / (t + 2) * (weights - state.point)
     average = state.average + (weights - state.average) / t
-    return State(point, state.point, weights, total, average)
+    return RoundState(point, state.point, weights, total, average)
 
 
 @partial(jax.jit, static_argnames=("stream",))

@@ -37,9 +37,9 @@ from sordino.together.federated._contribution import ClientEvaluator
 from sordino.together.federated._noise import insecure_secret, order_key, permuted
 from sordino.together.federated._replay import Replayed, replay
 from sordino.together.federated._rounds import RoundSimulation, SimulationState
-from sordino.together.federated._sum_noise import RoundNoise
 from sordino.together.federated._sum_stream import (
     Observers,
+    RoundNoise,
     SumStream,
     check_message_budget,
     observers,

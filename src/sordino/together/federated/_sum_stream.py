@@ -16,7 +16,16 @@ noise is the same with one client, the server, that takes part in every round.
 
 What is computed here leaves out that a leaking multiple of noise is rounded to whole lattice steps
 (less than 1e-3 of a message's noise). It is for reports and research; what clients pay, and an agreement
-promises under a secure sum, is the bound of `agreement.py` for whatever cohorts.
+promises under a secure sum, is the bound of `_agreement.py` for whatever cohorts.
+
+**Simulated.** The course of a run depends on its messages only through their sum, so the m x d numbers
+that a round's clients draw need not exist. Each coordinate of the sums is a Gaussian vector with covariance
+Sigma, so
+
+    N = L Z,   Sigma = L L^T,   Z independent standard normal (T, d),
+
+has exactly the right distribution, for one draw of d numbers a round. L is banded like Sigma; a
+chunk of rounds is one matrix product with the draws of this chunk and of the B rounds before.
 """
 
 from __future__ import annotations
@@ -28,8 +37,9 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cholesky_banded
 
-from sordino._base.errors import SordinoError, require_count
+from sordino._base.errors import SordinoError
 from sordino.together.federated._account import LEAK_UNITS, ROUNDED, ChainAccountant, chain_cost
 from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._cohorts import Cohorts
@@ -121,8 +131,6 @@ class SumStream:
     @cached_property
     def factor(self) -> Floats:
         """The band of the lower Cholesky factor: Sigma = L L^T, as wide as Sigma's own."""
-        from scipy.linalg import cholesky_banded  # here, because it takes long to import
-
         # Positive definite: every client's own covariance is, on the rounds it takes part in.
         return cholesky_banded(self.band, lower=True, check_finite=False)
 
@@ -155,36 +163,6 @@ class SumStream:
                 moved[1:, 1:] = window[:-1, :-1]
                 window = moved
         return result
-
-
-def precision_bounds(
-    cohorts: Cohorts, *, leak: float = 1.0, variance: float = 1.0, growing: bool = False
-) -> Floats:
-    """Upper bounds of ``[Sigma^-1]_{tau tau}``, (T,), from the messages alone: for runs of any length.
-
-    ``1 / sum_{i in cohort} 1 / c_i`` with ``c_i = sum_{l >= tau} leak^(2 dist) / V_l``, what client i's
-    own stream tells (2.1): an example's change may be thought of as split among the cohort in any
-    way. With leak 1, V = 1 and K messages of everybody it is K / m (papers/02 5.4).
-    """
-    messages = cohorts.messages
-    later = np.zeros(cohorts.clients)
-    bounds = np.empty(cohorts.rounds)
-    for t in range(cohorts.rounds - 1, -1, -1):
-        members = cohorts.members[t]
-        V = variance * (messages.index[t] if growing else 1.0)
-        later[members] = 1 / V + leak**2 * later[members]
-        bounds[t] = 1 / np.sum(1 / later[members])
-    return bounds
-
-
-def expected_precision(clients: int, per_round: int, rounds: int) -> float:
-    """About ``[Sigma^-1]_{11}`` for random cohorts, leak 1, V = 1 (papers/02 5.4), far from few rounds.
-
-    ``[1 / (p (2 - p)) + T p / (2 - p)] / M``, where a client alone has ``p T``.
-    """
-    M, T = require_count("clients", clients), require_count("rounds", rounds)
-    p = require_count("per_round", per_round) / M
-    return (1 / (p * (2 - p)) + T * p / (2 - p)) / M
 
 
 @dataclass(frozen=True)
@@ -314,3 +292,35 @@ def _dense(band: Floats) -> Floats:
     for gap in range(min(width, T)):
         full[np.arange(gap, T), np.arange(T - gap)] = band[gap, : T - gap]
     return full
+
+
+class RoundNoise:
+    """Rows of noise, in order; which chunks they are asked for in does not change the draws."""
+
+    def __init__(self, stream: SumStream, d: int, seed: int, scale: float = 1.0) -> None:
+        """Args:
+        d: numbers in a row.
+        seed: of the draws: research only, nobody's privacy rests on them.
+        scale: what a unit of the stream's standard deviations is worth.
+        """
+        self._factor = (stream.factor * scale).astype(np.float32)
+        self._chance = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, 0x5D])))
+        self._before = np.zeros((stream.band.shape[0] - 1, d), np.float32)
+        self._next = 0
+
+    def rows(self, count: int) -> NDArray[np.float32]:
+        """The noise of the next `count` rounds, float32 (count, d)."""
+        first, width = self._next, len(self._before)
+        fresh = self._chance.standard_normal((count, self._before.shape[1]), dtype=np.float32)
+        draws = np.concatenate([self._before, fresh]) if width else fresh
+        # Row r of the chunk needs draws r .. r + width; the one of its own round is the last.
+        product = np.zeros((count, width + count), np.float32)
+        rounds = np.arange(first, first + count)
+        for gap in range(width + 1):
+            known = rounds - gap >= 0
+            place = (np.arange(count)[known], np.arange(width - gap, width - gap + count)[known])
+            product[place] = self._factor[gap, rounds[known] - gap]
+        self._next += count
+        if width:
+            self._before = draws[-width:].copy()
+        return product @ draws

@@ -26,11 +26,11 @@ from sordino._base.lazy import lazy_names
 __all__ = ["Terms", "agree", "train_together"]
 
 if TYPE_CHECKING:
+    from sordino.together._callbacks import Callbacks as Callbacks
     from sordino.together.parties._consortium import Consortium as Consortium
     from sordino.together.parties._consortium import PartyCard as PartyCard
     from sordino.together.parties._journal import TurnRecord as TurnRecord
     from sordino.together.parties._party import PartyResult as PartyResult
-    from sordino.together.parties._party import Watcher as Watcher
     from sordino.together.parties._report import write_parties_report as write_parties_report
     from sordino.together.parties._report_words import collusion as collusion
     from sordino.together.parties._report_words import described as described

@@ -19,8 +19,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sordino._base.errors import DAMAGE, SordinoError, one_line, shown
-from sordino._base.files import write_atomically
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from sordino._base.codec import digest_of, load_json, save_json
+from sordino._base.errors import DAMAGE, SordinoError, shown
 from sordino._version import __version__, code_digest
 from sordino.together.parties._terms import Terms
 from sordino.together.secure._roster import Roster, RosterEntry
@@ -84,11 +89,11 @@ class PartyCard:
             raise SordinoError(f"this is not a party's card: {shown(data)}") from None
 
     def save(self, path: Path) -> None:
-        write_atomically(path, json.dumps(self.to_json(), indent=1) + "\n")
+        save_json(path, self.to_json())
 
     @classmethod
     def load(cls, path: Path) -> PartyCard:
-        return _read(path, "a party's card", cls.from_json)
+        return load_json(path, "a party's card", cls.from_json)
 
 
 @dataclass(frozen=True)
@@ -148,8 +153,7 @@ class Consortium:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, hex; what parties sign."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of(self.to_json())
 
     def facts(self, signature: str) -> dict[str, Any]:
         """What this party says about the run when it meets the others."""
@@ -167,9 +171,6 @@ class Consortium:
 
     def sign(self, private_key: str) -> str:
         """A signature of the digest, hex, with a certificate's private key (PEM)."""
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-
         key = serialization.load_pem_private_key(private_key.encode(), None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise SordinoError("a party signs with the ECDSA key of its certificate")
@@ -177,11 +178,6 @@ class Consortium:
 
     def verify(self, name: str, signature: Any) -> None:
         """An error unless that is the party's signature of this file."""
-        from cryptography import x509
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives import hashes
-        from cryptography.hazmat.primitives.asymmetric import ec
-
         certificate = self.partners[self.place(name)].member.certificate
         key = x509.load_pem_x509_certificate(certificate.encode()).public_key()
         try:
@@ -221,23 +217,8 @@ class Consortium:
             raise SordinoError(f"this is not a consortium file: {shown(data)}") from None
 
     def save(self, path: Path) -> None:
-        write_atomically(path, json.dumps(self.to_json(), indent=1) + "\n")
+        save_json(path, self.to_json())
 
     @classmethod
     def load(cls, path: Path) -> Consortium:
-        return _read(path, "a consortium file", cls.from_json)
-
-
-def _read(path: Path, what: str, read: Any) -> Any:
-    try:
-        data = json.loads(Path(path).read_text("utf-8"))
-    except OSError as error:
-        raise SordinoError(
-            f"cannot read {str(path)!r}: {one_line(error.strerror or error)}"
-        ) from None
-    except (ValueError, RecursionError):
-        raise SordinoError(f"{str(path)!r} is not {what}: it is not JSON") from None
-    try:
-        return read(data)
-    except SordinoError as error:
-        raise SordinoError(f"in {str(path)!r}: {error}") from None
+        return load_json(path, "a consortium file", cls.from_json)

@@ -1,13 +1,9 @@
-"""What a party has taken part in, on its own disk: one row for each turn, and a seal that lies elsewhere.
+"""A party's journal: one row for each turn, and the seal with the secret of its batches.
 
 A turn is *claimed* before anything about it leaves this party, and *settled* when its sum is known, or
 when the parties have agreed that nobody knows it: then it is lost, and counts as released all the same.
-Rows hold noised sums, which all parties have seen, and nothing else: no vector, no key, no batch.
-
-The seal is one small file in the user's key folder (0600): the secret that the party's batches come
-from, and the last turn that was claimed. It is replaced after the row is on disk and before anything is
-sent. A journal that was put back from a copy is behind it, and is refused: a turn could otherwise be
-taken part in twice.
+Rows hold noised sums, which all parties have seen, and nothing else: no vector, no key, no batch. The
+rules of `sordino.together._journal` hold.
 
 The *history* is a hash over all settled turns, one after the other; two parties with the same one have
 seen the same sums.
@@ -17,30 +13,27 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino._base.errors import DAMAGE, PlanMismatchError, SordinoError
+from sordino._base.clock import utc_now
+from sordino._base.errors import PlanMismatchError, SordinoError
 from sordino._base.keys import KEY_BYTES, RunKey
 from sordino._base.keystore import KeyStore
-from sordino._base.sqlite import Database, FileKind
+from sordino._base.sqlite import FileKind
+from sordino.together._journal import JournalKind, Seal, SealedJournal
 
 Integers = NDArray[np.int64]
 
-_FORMAT = 1
-_KIND = "parties"
-_JOURNAL = FileKind(
+_FILE = FileKind(
     name="the journal",
     identity=0x534F5054,  # "SOPT"
-    version=_FORMAT,
+    version=1,
     schema=(
         """CREATE TABLE turns (
  turn INTEGER PRIMARY KEY NOT NULL,
@@ -73,9 +66,9 @@ class TurnRecord:
     sent: int
 
 
-@dataclass(frozen=True)
-class Seal:
-    """The secret side of a journal.
+@dataclass(frozen=True, repr=False)
+class TurnSeal(Seal):
+    """A party's seal.
 
     Attributes:
       secret: of this party's batches.
@@ -86,33 +79,43 @@ class Seal:
     secret: bytes
     claimed: int
     fingerprint: str
+    member = "party"
+    folder = "parties"
 
-    def to_bytes(self) -> bytes:
-        body = {"version": _FORMAT, "secret": self.secret.hex(), "claimed": self.claimed}
-        return json.dumps({**body, "fingerprint": self.fingerprint}).encode()
+    def __post_init__(self) -> None:
+        if len(self.secret) != KEY_BYTES:
+            raise ValueError
 
-    @classmethod
-    def from_bytes(cls, raw: bytes) -> Seal:
-        try:
-            body = json.loads(raw)
-            if body["version"] != _FORMAT:
-                raise SordinoError(f"this party's seal has format version {body['version']!r}")
-            secret = bytes.fromhex(body["secret"])
-            if len(secret) != KEY_BYTES:
-                raise ValueError
-            return cls(secret, int(body["claimed"]), str(body["fingerprint"]))
-        except SordinoError:
-            raise
-        except DAMAGE:
-            raise SordinoError(
-                "this party's seal is damaged; without it the party cannot go on"
-            ) from None
-
-    def __repr__(self) -> str:
-        return f"Seal(<secret>, claimed={self.claimed})"
+    @property
+    def rows(self) -> int:
+        return self.claimed
 
 
-class Journal:
+@dataclass(frozen=True)
+class TurnRow:
+    """A turn as the file has it: whether it is settled, its sum, and the hash up to here."""
+
+    number: int
+    settled: bool
+    sum: bytes | None = field(repr=False)
+    hash: bytes | None
+
+    def chained(self, before: bytes) -> bytes | None:
+        return _chained(before, self.number, self.sum) if self.settled else None
+
+
+_KIND = JournalKind(
+    file=_FILE,
+    about=("session", "party"),
+    row=("turn", "claimed"),
+    first=0,
+    query="SELECT turn, settled IS NOT NULL, sum, history FROM turns ORDER BY turn",
+    read=TurnRow,
+    seal=TurnSeal,
+)
+
+
+class TurnJournal(SealedJournal[TurnSeal, TurnRow]):
     """A party's journal and seal; one process at a time holds them.
 
     Args:
@@ -125,59 +128,36 @@ class Journal:
     def __init__(
         self, path: Path | str, session: str, party: str, *, store: KeyStore | None = None
     ) -> None:
-        self.path = Path(path)
-        self._store = store or KeyStore()
-        self._name = f"{session[:32]}-{party}"
-        self._file = Database(self.path, _JOURNAL, {"session": session, "party": party})
-        try:
-            result = self._store.load(_KIND, self._name)
-            self._seal = Seal(secrets.token_bytes(KEY_BYTES), 0, "")
-            if result is not None:
-                self._seal = Seal.from_bytes(result)
-            self._check()
-            # A file without turns was left by a process that ended before it kept its seal.
-            if result is None and self.claimed:
-                raise SordinoError(
-                    f"the seal of {str(self.path)!r} is not in {str(self._store.folder)!r}, so this "
-                    "party cannot go on; bring it back"
-                )
-        except BaseException:
-            self._file.close()
-            raise
+        def new() -> TurnSeal:
+            return TurnSeal(secrets.token_bytes(KEY_BYTES), 0, "")
 
-    def _check(self) -> None:
-        with self._file.reading() as link:
-            rows = link.execute(
-                "SELECT turn, settled IS NOT NULL, sum, history FROM turns ORDER BY turn"
-            )
-            before, settled, turns = b"", 0, 0
-            for position, (turn, done, raw, history) in enumerate(rows):
-                wanted = _chained(before, turn, raw) if done else None
-                # Only the last turn may be open.
-                if turn != position or settled != position or history != wanted:
-                    raise SordinoError(
-                        f"the journal {str(self.path)!r} was changed at turn {position}; put the right "
-                        "one back"
-                    )
-                turns += 1
-                if done:
-                    before, settled = bytes(history), settled + 1
-        self.claimed, self.settled, self.history = turns, settled, before
-        if self.claimed < self._seal.claimed:
-            raise SordinoError(
-                f"the journal {str(self.path)!r} is older than what this party has taken part in: it "
-                f"has {self.claimed} turns, and there were {self._seal.claimed}; put the newest one back"
-            )
+        super().__init__(_KIND, path, session, party, new, store)
+
+    @property
+    def claimed(self) -> int:
+        """How many turns were claimed."""
+        return len(self.hashes)
+
+    @property
+    def settled(self) -> int:
+        """How many of them are settled: all, or all but the last."""
+        is_open = bool(self.hashes) and self.hashes[-1] is None
+        return len(self.hashes) - is_open
+
+    @property
+    def history(self) -> bytes:
+        """The hash over all settled turns."""
+        return next((one for one in reversed(self.hashes) if one is not None), b"")
 
     @property
     def key(self) -> RunKey:
         """What this party's batches come from."""
-        return RunKey(self._seal.secret)
+        return RunKey(self.seal.secret)
 
     @property
     def fingerprint(self) -> str:
         """Keyed digest of what the journal is held to: the party's data, model and code."""
-        return self._seal.fingerprint
+        return self.seal.fingerprint
 
     def bind(self, *parts: bytes) -> None:
         """Hold the journal to its data, model and code; an error if it was begun with others.
@@ -188,17 +168,13 @@ class Journal:
         for part in parts:
             result.update(len(part).to_bytes(8, "big") + part)
         fingerprint = result.hexdigest()
-        if self._seal.fingerprint and self._seal.fingerprint != fingerprint:
+        if self.seal.fingerprint not in ("", fingerprint):
             raise PlanMismatchError(
                 "this party has begun with other data, another model or other code, and its turns so "
                 "far were about those: go on with what it began with"
             )
         # A process may have ended between a row and its seal: the seal says so from now on.
-        self._keep(replace(self._seal, claimed=self.claimed, fingerprint=fingerprint))
-
-    def _keep(self, seal: Seal) -> None:
-        self._store.replace(_KIND, self._name, seal.to_bytes())
-        self._seal = seal
+        self.keep(replace(self.seal, claimed=self.claimed, fingerprint=fingerprint))
 
     @property
     def open_turn(self) -> int | None:
@@ -213,9 +189,9 @@ class Journal:
                 f"{self.settled} are settled, and none is taken part in twice"
             )
         with self._file.transaction() as link:
-            link.execute("INSERT INTO turns (turn, claimed) VALUES (?, ?)", (turn, _now()))
-        self.claimed += 1
-        self._keep(replace(self._seal, claimed=self.claimed))
+            link.execute("INSERT INTO turns (turn, claimed) VALUES (?, ?)", (turn, utc_now()))
+        self.hashes.append(None)
+        self.keep(replace(self.seal, claimed=self.claimed))
 
     def settle(
         self, turn: int, noised: Integers | None, seconds: float = 0.0, sent: int = 0
@@ -225,7 +201,7 @@ class Journal:
             raise SordinoError(f"turn {turn} cannot be settled: turn {self.settled} is due")
         raw = None if noised is None else _packed(noised)
         history = _chained(self.history, turn, raw)
-        now = _now()
+        now = utc_now()
         with self._file.transaction() as link:
             link.execute("INSERT OR IGNORE INTO turns (turn, claimed) VALUES (?, ?)", (turn, now))
             link.execute(
@@ -233,10 +209,9 @@ class Journal:
                 "WHERE turn = ?",
                 (now, raw, history, seconds, sent, turn),
             )
-        self.settled, self.history = turn + 1, history
-        if self.claimed < self.settled:
-            self.claimed = self.settled
-            self._keep(replace(self._seal, claimed=self.claimed))
+        self.hashes[turn:] = [history]
+        if self.seal.claimed < self.claimed:
+            self.keep(replace(self.seal, claimed=self.claimed))
 
     def history_with(self, noised: Integers | None) -> bytes:
         """The hash as it would be with the turn that is due settled so."""
@@ -244,13 +219,7 @@ class Journal:
 
     def history_after(self, settled: int) -> bytes:
         """The hash over the first so many turns."""
-        if settled == 0:
-            return b""
-        with self._file.reading() as link:
-            row = link.execute(
-                "SELECT history FROM turns WHERE turn = ?", (settled - 1,)
-            ).fetchone()
-        return bytes(row[0])
+        return (self.hashes[settled - 1] if settled else None) or b""
 
     def sums(self) -> Iterator[Integers | None]:
         """Every settled turn's sum, in order; None for a lost one."""
@@ -275,13 +244,6 @@ class Journal:
             for turn, lost, seconds, sent in rows
         ]
 
-    def close(self) -> None:
-        self._file.close()
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
 
 def _chained(before: bytes, turn: int, raw: bytes | None) -> bytes:
     kind = b"lost" if raw is None else b"sum."
@@ -297,7 +259,7 @@ def _packed(values: Integers) -> bytes:
 
 def unpacked(raw: bytes) -> Integers:
     """The whole numbers of a sum as it is kept and handed over."""
-    kinds: dict[bytes, Any] = {b"\x04": "<i4", b"\x08": "<i8"}
+    kinds = {b"\x04": "<i4", b"\x08": "<i8"}
     width = 4 if raw[:1] == b"\x04" else 8
     if raw[:1] not in kinds or (len(raw) - 1) % width:
         raise SordinoError("this is not a sum")

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino._base.errors import DAMAGE, SordinoError, one_line, shown
-from sordino.together.parties._journal import Journal, packed, unpacked
+from sordino.together.parties._journal import TurnJournal, packed, unpacked
 from sordino.together.secure._pads import Pads
 from sordino.together.secure._transport import StarTransport
 
@@ -137,7 +137,7 @@ def exchange(
 def meet(
     star: StarTransport,
     pads: Pads,
-    journal: Journal,
+    journal: TurnJournal,
     facts: Mapping[str, Any],
     check: Callable[[str, Mapping[str, Any]], None] | None = None,
 ) -> Meeting:
@@ -190,7 +190,7 @@ def confirm(star: StarTransport, pads: Pads, nonce: bytes, what: str, value: str
     return [name for name, text in texts.items() if text != value.encode()]
 
 
-def _progress(journal: Journal) -> dict[str, Any]:
+def _progress(journal: TurnJournal) -> dict[str, Any]:
     before = journal.history_after(journal.settled - 1) if journal.settled else b""
     return {
         "settled": journal.settled,
@@ -249,7 +249,7 @@ def _compare(own_name: str, facts: Mapping[str, Mapping[str, Any]]) -> None:
 def _catch_up(
     star: StarTransport,
     pads: Pads,
-    journal: Journal,
+    journal: TurnJournal,
     facts: Mapping[str, Mapping[str, Any]],
     context: bytes,
     length: int | None,

@@ -5,6 +5,7 @@
 
 Meet the others, then turn by turn: claim, sum, keep, go on. Whatever goes wrong, the others are told, the
 connections are closed, and what has been settled is on disk; the same call again goes on from there.
+`engine_of` opens an engine by its name, on the connections and addresses of a consortium.
 """
 
 from __future__ import annotations
@@ -13,30 +14,25 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sordino._base.errors import SordinoError, one_line
-from sordino.together.parties._journal import Journal, TurnRecord
+from sordino._base.files import write_atomically
+from sordino.together._callbacks import Callbacks
+from sordino.together.parties._consortium import Consortium
+from sordino.together.parties._journal import TurnJournal, TurnRecord
 from sordino.together.parties._learner import Learner
 from sordino.together.parties._meeting import Meeting, confirm, meet
 from sordino.together.secure._base import SecureSum
+from sordino.together.secure._child import Tls
+from sordino.together.secure._mask import MaskSum
+from sordino.together.secure._mpyc_engine import MpycSum
 from sordino.together.secure._pads import Pads
+from sordino.together.secure._spu_engine import SpuSum
 from sordino.together.secure._transport import StarTransport
 
 OpenEngine = Callable[[StarTransport, Meeting, Callable[[int, bytes], None]], SecureSum]
-
-
-@dataclass(frozen=True)
-class Watcher:
-    """What a party tells whoever watches it: public facts only.
-
-    Attributes:
-      met: called when all parties have come, with the session and the number of settled turns.
-      turned: called after each turn.
-    """
-
-    met: Callable[[Meeting, int], None] = lambda session, settled: None
-    turned: Callable[[TurnRecord, Learner], None] = lambda record, learner: None
 
 
 @dataclass(frozen=True)
@@ -60,13 +56,13 @@ def run_party(
     name: str,
     *,
     learner: Learner,
-    journal: Journal,
+    journal: TurnJournal,
     join: Callable[[], StarTransport],
     private_key: bytes,
     facts: Mapping[str, Any],
     open_engine: OpenEngine,
     check: Callable[[str, Mapping[str, Any]], None] | None = None,
-    watcher: Watcher | None = None,
+    callbacks: Callbacks | None = None,
 ) -> PartyResult:
     """Take part until the last turn.
 
@@ -80,9 +76,9 @@ def run_party(
       open_engine: the engine on these connections, for a session; it calls what it is given with a turn
         and a digest before anything is sent, if it does so at all.
       check: called with every party's name and facts; raises if they are not good enough.
-      watcher: is told about progress.
+      callbacks: are told about progress.
     """
-    watcher = watcher or Watcher()
+    callbacks = callbacks or Callbacks()
     began = time.perf_counter()
     for noised in journal.sums():
         learner.take(noised)
@@ -93,11 +89,11 @@ def run_party(
         session = meet(star, pads, journal, facts, check)
         for turn in range(learner.done, journal.settled):
             learner.take(journal.sum_of(turn))
-        watcher.met(session, journal.settled)
+        callbacks.met(session, journal.settled)
         while not learner.finished:
             if engine is None:
                 engine = open_engine(star, session, _claimed(journal))
-            watcher.turned(_turn(learner, journal, engine), learner)
+            callbacks.turned(_turn(learner, journal, engine), learner)
         apart = confirm(star, pads, session.nonce, "history", journal.history.hex())
         if apart:
             raise SordinoError(f"{', '.join(map(repr, apart))} has seen other sums than {name!r}")
@@ -117,7 +113,7 @@ def run_party(
     )
 
 
-def _claimed(journal: Journal) -> Callable[[int, bytes], None]:
+def _claimed(journal: TurnJournal) -> Callable[[int, bytes], None]:
     def check(turn: int, digest: bytes) -> None:
         if journal.open_turn != turn:
             raise SordinoError(f"turn {turn} was not claimed")
@@ -125,7 +121,7 @@ def _claimed(journal: Journal) -> Callable[[int, bytes], None]:
     return check
 
 
-def _turn(learner: Learner, journal: Journal, engine: SecureSum) -> TurnRecord:
+def _turn(learner: Learner, journal: TurnJournal, engine: SecureSum) -> TurnRecord:
     turn = learner.done
     vector = learner.vector()
     largest = learner.terms.largest
@@ -139,3 +135,60 @@ def _turn(learner: Learner, journal: Journal, engine: SecureSum) -> TurnRecord:
     journal.settle(turn, noised, seconds, sent)
     learner.take(noised)
     return TurnRecord(turn, False, seconds, sent)
+
+
+# Ports of a party beyond its first one: for the parties of an engine, and for its nodes.
+PARTIES, NODES = 1, 2
+Claim = Callable[[int, bytes], None]
+
+
+def engine_of(
+    consortium: Consortium, name: str, *, private_key: bytes, certificate: Path, key: Path
+) -> OpenEngine:
+    """How party `name` opens the consortium's engine.
+
+    Args:
+      private_key: X25519.
+      certificate, key: PEM files of this party; the certificates of all are written beside.
+    """
+    place, terms = consortium.place(name), consortium.terms
+
+    def tls() -> Tls:
+        authorities = certificate.with_name("certificates.pem")
+        text = "\n".join(partner.member.certificate for partner in consortium.partners)
+        write_atomically(authorities, text)
+        prints = tuple(partner.member.fingerprint for partner in consortium.partners)
+        return Tls(certificate, key, authorities, prints)
+
+    def mask(star: StarTransport, session: Meeting, claim: Claim) -> SecureSum:
+        return MaskSum(
+            name,
+            private_key,
+            consortium.roster,
+            star,
+            colluders=terms.colluders,
+            largest=terms.largest,
+            claim=claim,
+            nonce=session.nonce,
+        )
+
+    def mpyc(star: StarTransport, session: Meeting, claim: Claim) -> SecureSum:
+        return MpycSum(
+            place,
+            consortium.addresses(PARTIES),
+            colluders=terms.colluders,
+            timeout=consortium.timeout,
+            tls=tls(),
+        )
+
+    def spu(star: StarTransport, session: Meeting, claim: Claim) -> SecureSum:
+        return SpuSum(
+            place,
+            terms.parties,
+            consortium.addresses(PARTIES, 3),
+            consortium.addresses(NODES, 3),
+            timeout=consortium.timeout,
+            tls=tls(),
+        )
+
+    return {"mask": mask, "mpyc": mpyc, "spu": spu}[terms.engine]

@@ -12,7 +12,7 @@ from sordino.together.parties._terms import Terms
 
 @dataclass(frozen=True)
 class PaperCost:
-    """One noised sum of 5 parties as the paper computed it (01, table 4: garbled circuits)."""
+    """One noised sum of 5 parties as the paper computed it (papers/01 table 4: garbled circuits)."""
 
     numbers: int
     seconds: float

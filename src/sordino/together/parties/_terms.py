@@ -17,8 +17,6 @@ planned variance. How far it is from an exact discrete Gaussian adds to the guar
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +24,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from sordino._base.codec import digest_of
 from sordino._base.errors import DAMAGE, SordinoError, require_choice, require_count, shown
 from sordino.parts import POISSON
 from sordino.parts.mechanisms import MOST_DRAWS
@@ -33,9 +32,13 @@ from sordino.planning import DISCRETE, Plan, plan
 from sordino.planning.recipes import recipe_named
 from sordino.privacy import ROW, Guarantee, require_one_row
 from sordino.together.parties._encoding import growth
-from sordino.together.secure._base import TrustAssumption
-from sordino.together.secure._guarantee import engine_distance, from_tables, published_variance
-from sordino.together.secure._quantize import require_fit
+from sordino.together.secure._base import (
+    TrustAssumption,
+    engine_distance,
+    from_tables,
+    published_variance,
+    require_fit,
+)
 
 FORMAT, VERSION = "sordino-terms", 1
 # More than any consortium of data owners has; pads and codes go between all pairs.
@@ -232,8 +235,7 @@ class Terms:
     @cached_property
     def hash(self) -> str:
         """SHA-256 of the canonical JSON."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of(self.to_json())
 
 
 _ROUNDING = Fraction(1, 1 << 50)
@@ -288,7 +290,7 @@ def agree(
     sizes = tuple(require_count("examples", n) for n in examples)
     assumption = assumption_of(engine, len(sizes), colluders)
     whole = sum(sizes)
-    sampling = spec.options(options)["sampling"]
+    sampling = spec.resolve(options)["sampling"]
     secret = sampling in (POISSON, "without-replacement")
     first = options.get("first_batch")
     shares: tuple[float, ...] = ()

@@ -19,7 +19,7 @@ from sordino.engine import Result
 from sordino.parts.mechanisms import ChaCha20Generator, discrete_gaussian
 from sordino.together.parties._learner import Learner
 from sordino.together.parties._terms import Terms
-from sordino.together.secure._guarantee import published_variance, share_variance
+from sordino.together.secure._base import published_variance, share_variance
 
 
 def party_key(seed: int | None, place: int) -> RunKey:

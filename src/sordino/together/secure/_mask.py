@@ -1,6 +1,6 @@
 r"""The engine `mask`: vectors under pads that cancel, each with its party's own share of the noise.
 
-    engine = MaskSum("south", private_key, roster, star, colluders=1, largest=2**40, claim=TurnFile(path))
+    engine = MaskSum("south", private_key, roster, star, colluders=1, largest=2**40, claim=claim)
     total = engine.noised_sum(values, variance, turn)
 
 One turn, with m parties of which t may collude:
@@ -42,87 +42,30 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import secrets
 import struct
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
-from sordino._base.errors import DAMAGE, SordinoError, one_line, require_count
-from sordino._base.files import write_atomically
+from sordino._base.errors import SordinoError, one_line, require_count
 from sordino.parts.mechanisms import MOST_VARIANCE, ChaCha20Generator, discrete_gaussian
-from sordino.together.secure._base import Integers, TrustAssumption
-from sordino.together.secure._guarantee import published_variance, share_variance
+from sordino.together.secure._base import (
+    Integers,
+    TrustAssumption,
+    published_variance,
+    require_fit,
+    share_variance,
+)
 from sordino.together.secure._pads import Pads
-from sordino.together.secure._quantize import require_fit
 from sordino.together.secure._roster import Roster
 from sordino.together.secure._transport import StarTransport
 
 _VECTOR, _SUM, _CODES, _ALL_CODES = 1, 2, 3, 4
 _TERMS = struct.Struct(">QQI")
 _CODE_BYTES = 32
-_FORMAT = 1
 
 Claim = Callable[[int, bytes], None]
-
-
-class TurnFile:
-    """The last turn that a party may have sent anything for, in a small file of its own.
-
-    Calling it with a turn and a digest returns when they are on disk, or raises if the turn is an earlier
-    one, or the same one with another digest. One process at a time may use it.
-    """
-
-    def __init__(self, path: Path | str, session: str) -> None:
-        self.path, self._session = Path(path), session
-        self._last: tuple[int, str] | None = self._read()
-
-    def _read(self) -> tuple[int, str] | None:
-        try:
-            body = json.loads(self.path.read_bytes())
-            if body["version"] != _FORMAT or body["session"] != self._session:
-                raise SordinoError(f"{str(self.path)!r} is of another session or version")
-            return int(body["turn"]), str(body["digest"])
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise SordinoError(
-                f"cannot read {str(self.path)!r}: {one_line(error.strerror or error)}"
-            ) from None
-        except SordinoError:
-            raise
-        except DAMAGE:
-            raise SordinoError(
-                f"{str(self.path)!r} is damaged; without it no turn is known to be new"
-            ) from None
-
-    @property
-    def last(self) -> int | None:
-        """The last turn that was claimed."""
-        return None if self._last is None else self._last[0]
-
-    def __call__(self, turn: int, digest: bytes) -> None:
-        if self._last is not None:
-            last, known = self._last
-            if turn < last:
-                raise SordinoError(f"turn {turn} is over: turn {last} has been released")
-            if turn == last:
-                if not hmac.compare_digest(known, digest.hex()):
-                    raise SordinoError(
-                        f"turn {turn} has been released with another vector; a turn is never used twice"
-                    )
-                return
-        body = {"version": _FORMAT, "session": self._session}
-        text = json.dumps({**body, "turn": turn, "digest": digest.hex()})
-        try:
-            write_atomically(self.path, text, mode=0o600)
-        except OSError as error:
-            raise SordinoError(
-                f"turn {turn} cannot be recorded, so nothing is sent: {one_line(error)}"
-            ) from None
-        self._last = turn, digest.hex()
 
 
 class MaskSum:
@@ -136,8 +79,8 @@ class MaskSum:
       colluders: t, from 1 (every party knows its own share) to m - 1.
       largest: bound on every entry of every party's vector; entries beyond it are refused.
       claim: called with the turn and a digest of the call before anything is sent; must record both
-        durably, and raise for a turn that was claimed with another digest or is over. `TurnFile`, or a
-        journal of the caller's.
+        durably, and raise for a turn that was claimed with another digest or is over, as a
+        journal of the caller's does.
       nonce: what the parties have agreed on for these connections, each with fresh randomness in it: then
         no pad is ever used twice, whatever became of the record, and noise is made of fresh randomness. The
         same at every party. A turn that fails is then never repeated, and `claim` must see to that.

@@ -18,12 +18,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import os
 import pickle
-import queue
 import socket
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +33,7 @@ import numpy as np
 from sordino._base.errors import SordinoError, one_line
 from sordino.together.secure._child import Tls
 from sordino.together.secure._door import STRANGER_PATIENCE, listening, open_door
-from sordino.together.secure._spu_side import read_frame, write_frame
+from sordino.together.secure._spu_side import answer_requests
 
 # The prime field of all shares. Sums stay below half of it: see `mpyc_engine.LARGEST_SUM`.
 MODULUS = 2**61 - 1
@@ -349,39 +346,15 @@ def agreement(**fields: object) -> str:
     return hashlib.sha256(repr(sorted(fields.items())).encode()).hexdigest()
 
 
+def _told(error: Exception) -> str:
+    """What went wrong."""
+    reason = one_line(error)
+    return reason if isinstance(error, SordinoError) else f"{type(error).__name__}: {reason}"
+
+
 def main() -> None:
-    """Answer requests until stdin ends."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # libraries print; answers must not be among what they print
-    requests: queue.SimpleQueue[tuple[dict[str, Any], bytes]] = queue.SimpleQueue()
-
-    def listen() -> None:
-        try:
-            while True:
-                requests.put(read_frame(sys.stdin.buffer))
-        except (EOFError, OSError, ValueError):
-            os._exit(0)  # whoever started this is gone, whatever is going on here
-
-    threading.Thread(target=listen, daemon=True).start()
-    party: Party | None = None
-    answer: dict[str, Any]
-    while True:
-        head, body = requests.get()
-        result = b""
-        try:
-            if head["do"] == "open":
-                party = Party(head)
-                answer = {"ok": True}
-            elif party is not None:
-                result = party.noised_sum(head, body)
-                answer = {"ok": True, "sent": party.sent()}
-            else:
-                raise SordinoError("not open")
-        except SordinoError as error:
-            answer = {"ok": False, "reason": one_line(error)}
-        except Exception as error:  # whatever it is, the other side has to know
-            answer = {"ok": False, "reason": f"{type(error).__name__}: {one_line(error)}"}
-        write_frame(answers, answer, result)
+    """Be a party until stdin ends."""
+    answer_requests(Party, _told)
 
 
 if __name__ == "__main__":

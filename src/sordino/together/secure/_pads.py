@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
@@ -27,15 +30,11 @@ _PAIR = b"sordino pair 1/"
 
 def new_private_key() -> bytes:
     """A private X25519 key from the operating system's entropy."""
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
     return X25519PrivateKey.generate().private_bytes_raw()
 
 
 def public_key(private: bytes) -> bytes:
     """The public key that belongs to a private one."""
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
@@ -86,19 +85,11 @@ class Pads:
         return self._pad_key(other, context, _PAIR)
 
     def _pad_key(self, other: str, context: bytes, use: bytes = _INFO) -> bytes:
-        from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
         pair = "/".join(sorted((self._name, other))).encode()
         info = use + len(pair).to_bytes(4, "little") + pair + context
         return HKDF(SHA256(), KEY_BYTES, None, info).derive(self._secret(other))
 
     def _secret(self, other: str) -> bytes:
-        from cryptography.hazmat.primitives.asymmetric.x25519 import (
-            X25519PrivateKey,
-            X25519PublicKey,
-        )
-
         if other not in self._members:
             raise SordinoError(f"there is no member {other!r}")
         if other not in self._secrets:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino._base.errors import DAMAGE, SordinoError, shown
-from sordino.together.secure._certificates import NAME, certificate_fingerprint, require_certificate
+from sordino.together._certificates import NAME, certificate_fingerprint, require_certificate
 
 VERSION = 1
 

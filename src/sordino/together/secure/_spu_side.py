@@ -262,12 +262,18 @@ def _told(error: BaseException) -> str:
     return text[:2000]
 
 
-def main() -> None:
-    """Answer requests until stdin ends."""
+def answer_requests(
+    open_side: Callable[[dict[str, Any]], Any], told: Callable[[Exception], str]
+) -> None:
+    """Answer what comes on stdin until it ends.
+
+    Args:
+      open_side: what to do with the first request; everything else is asked of what it returns.
+      told: what to say of an error.
+    """
     # Libraries print; answers must not be among what they print.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    others = {int(name) for name in os.listdir("/proc/self/fd")}
     requests: queue.SimpleQueue[tuple[dict[str, Any], bytes]] = queue.SimpleQueue()
 
     def listen() -> None:
@@ -278,22 +284,32 @@ def main() -> None:
             os._exit(0)  # whoever started this is gone, whatever is going on here
 
     threading.Thread(target=listen, daemon=True).start()
-    node: Node | None = None
+    side: Any = None
     answer: dict[str, Any]
     while True:
         head, body = requests.get()
         try:
             if head["do"] == "open":
-                node = Node(head["rank"], head["links"], head["timeout"], others)
+                side = open_side(head)
                 answer, result = {"ok": True}, b""
-            elif node is not None:
-                result = node.noised_sum(head, body)
-                answer = {"ok": True, "sent": node.sent()}
+            elif side is not None:
+                result = side.noised_sum(head, body)
+                answer = {"ok": True, "sent": side.sent()}
             else:
                 raise ValueError("not open")
         except Exception as error:  # whatever it is, the other side has to know
-            answer, result = {"ok": False, "reason": _told(error)}, b""
+            answer, result = {"ok": False, "reason": told(error)}, b""
         write_frame(answers, answer, result)
+
+
+def main() -> None:
+    """Be a node until stdin ends."""
+
+    def open_node(head: dict[str, Any]) -> Node:
+        others = {int(name) for name in os.listdir("/proc/self/fd")}
+        return Node(head["rank"], head["links"], head["timeout"], others)
+
+    answer_requests(open_node, _told)
 
 
 if __name__ == "__main__":

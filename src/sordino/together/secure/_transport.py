@@ -37,7 +37,7 @@ from typing import TypeVar
 
 from sordino._base.errors import DAMAGE, SordinoError, one_line, require_positive, shown
 from sordino._base.files import require_private
-from sordino.together.secure._certificates import certificate_fingerprint
+from sordino.together._certificates import certificate_fingerprint
 from sordino.together.secure._door import STRANGER_PATIENCE, Door, listening
 from sordino.together.secure._roster import VERSION, Roster
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sordino._base.codec import save_json
 from sordino._base.errors import (
     SordinoError,
     known_fields,
@@ -29,13 +30,17 @@ from sordino._base.errors import (
     shown,
 )
 from sordino._base.files import (
+    new_folder,
     remove_leftovers,
-    remove_staging,
     require_private,
-    staging_folder,
     write_atomically,
 )
 from sordino._base.keystore import KeyStore
+from sordino.together._certificates import (
+    create_authority,
+    create_client_key,
+    create_server_certificate,
+)
 from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._contribution import flattened
 from sordino.together.federated._coordinator import DurableServer
@@ -190,24 +195,16 @@ def create(
 
     Args:
       private: under a secure sum, every client's private key.
-      deployed: whether to make certificates and keys for a real network (needs Flower).
+      deployed: whether to make certificates and keys for a real network (which needs Flower).
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise SordinoError(f"there is something at {str(folder)!r} already; choose a new folder")
     if model.description is None:
         raise SordinoError("this model has no description that sites could share")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    remove_staging(folder)
-    staging = staging_folder(folder)
-    try:
-        staging.mkdir(mode=0o700)
-        (staging / "server").mkdir()
-        description = json.dumps(model.description, indent=1) + "\n"
+    with new_folder(folder) as staging:
         clients = {name: staging / "clients" / name for name in agreement.clients}
         for site in (staging, staging / "server", *clients.values()):
             site.mkdir(parents=True, exist_ok=True)
             agreement.save(site / AGREEMENT)
-            write_atomically(site / MODEL_DESCRIPTION, description)
+            save_json(site / MODEL_DESCRIPTION, model.description)
         server = staging / "server"
         settings = ServerSettings(host, port)
         write_atomically(server / "server.toml", _server_toml(settings))
@@ -217,15 +214,6 @@ def create(
                 write_atomically(site / "pad.key", private[name], mode=0o600)
         if deployed:
             _make_keys(staging, server, clients, host)
-        if folder.exists():
-            folder.rmdir()
-        os.rename(staging, folder)
-    except OSError as error:
-        raise SordinoError(
-            f"{str(folder)!r} cannot be written: {error.strerror or error}"
-        ) from None
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _make_keys(staging: Path, server: Path, clients: Mapping[str, Path], host: str) -> None:
@@ -234,12 +222,6 @@ def _make_keys(staging: Path, server: Path, clients: Mapping[str, Path], host: s
     The authority's own key stays in the server's folder, to renew the certificate with; it may be
     taken away from there.
     """
-    from sordino.together.federated.flower._keys import (
-        create_authority,
-        create_client_key,
-        create_server_certificate,
-    )
-
     authority = create_authority(server)
     hosts = list(dict.fromkeys([host, "127.0.0.1", "localhost"]))
     create_server_certificate(server, hosts)

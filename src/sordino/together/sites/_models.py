@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
+import io
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -23,11 +23,14 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino._base.codec import load_json
 from sordino._base.errors import SordinoError, one_line, shown
-from sordino.models import RowPreparation, Schema
+from sordino.models import RowPreparation, Schema, read_table
 from sordino.parts import LeastSquares, LinearLoss, Logistic, Softmax
 from sordino.together.federated._contribution import flattened
 
@@ -67,8 +70,6 @@ class ModelSpec:
 
     def unflattened(self, vector: NDArray[np.float32]) -> Any:
         """A vector (d,) as parameters."""
-        import jax
-
         leaves, structure = jax.tree.flatten(self.params)
         ends = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
         parts = np.split(np.asarray(vector), ends)
@@ -82,9 +83,6 @@ class ModelSpec:
         if self.metrics is not None:
             given = self.metrics
             return lambda vector: given(self.unflattened(vector), data)
-        import jax
-        import jax.numpy as jnp
-
         losses = jax.jit(jax.vmap(self.loss, in_axes=(None, *[0] * len(data))))
         return lambda vector: {"loss": float(jnp.mean(losses(self.unflattened(vector), *data)))}
 
@@ -92,10 +90,6 @@ class ModelSpec:
         """A file's name and bytes for the trained parameters."""
         if self.save is not None:
             return "model.npz", self.save(self.unflattened(vector))
-        import io
-
-        import jax
-
         buffer = io.BytesIO()
         leaves = jax.tree.leaves(self.unflattened(vector))
         np.savez(buffer, allow_pickle=False, **{f"leaf-{i}": leaf for i, leaf in enumerate(leaves)})
@@ -119,8 +113,6 @@ def table_model(schema: Schema) -> ModelSpec:
         raise SordinoError("the schema has neither classes nor target_bounds; add one of them")
 
     def load(path: Path) -> tuple[Any, ...]:
-        from sordino.models import read_table
-
         return arrays_of(read_table(path))
 
     def arrays_of(frame: Any) -> tuple[Any, ...]:
@@ -235,13 +227,7 @@ def model_from_json(data: Any, allow: Collection[str] = ()) -> ModelSpec:
 
 def load_model_description(path: Path, allow: Collection[str] = ()) -> ModelSpec:
     """The model that a site's file describes; `allow` as in `model_from_json`."""
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise SordinoError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        raise SordinoError(f"{str(path)!r} is not JSON") from None
-    return model_from_json(data, allow)
+    return load_json(path, "a model's description", lambda data: model_from_json(data, allow))
 
 
 def _labels(schema: Schema, target: NDArray[Any]) -> NDArray[Any]:

@@ -13,8 +13,6 @@ What batches are drawn from, and how far the party has come, is sealed in the us
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,24 +25,23 @@ import numpy as np
 
 from sordino._base.errors import SordinoError
 from sordino._base.files import (
+    new_folder,
     remove_leftovers,
-    remove_staging,
     require_private,
-    staging_folder,
     write_atomically,
 )
 from sordino._base.keystore import KeyStore
 from sordino._version import code_digest
 from sordino.engine import LedgerAccount, Source
 from sordino.engine.ledger import Ledger
+from sordino.together._callbacks import Callbacks
+from sordino.together._certificates import new_certificate
 from sordino.together.parties._consortium import Consortium, PartyCard
-from sordino.together.parties._engines import engine_of
-from sordino.together.parties._journal import Journal
+from sordino.together.parties._journal import TurnJournal
 from sordino.together.parties._learner import Learner
 from sordino.together.parties._meeting import Meeting
-from sordino.together.parties._party import PartyResult, Watcher, run_party
+from sordino.together.parties._party import PartyResult, engine_of, run_party
 from sordino.together.secure._base import SecureSum
-from sordino.together.secure._certificates import new_certificate
 from sordino.together.secure._pads import new_private_key, public_key
 from sordino.together.secure._roster import RosterEntry
 from sordino.together.secure._transport import StarTransport
@@ -59,29 +56,14 @@ def create_party(
     folder: Path, name: str, *, examples: int, host: str = "127.0.0.1", port: int = 7000
 ) -> PartyCard:
     """Make a new party's folder with its keys; its card. All of it or nothing."""
-    folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise SordinoError(f"there is something at {str(folder)!r} already; choose a new folder")
     certificate, key = new_certificate(name)
     private = new_private_key()
     card = PartyCard(RosterEntry(name, public_key(private), certificate), examples, host, port)
-    remove_staging(folder)
-    staging = staging_folder(folder)
-    try:
-        staging.mkdir(mode=0o700, parents=True)
+    with new_folder(Path(folder)) as staging:
         write_atomically(staging / KEY, key, mode=0o600)
         write_atomically(staging / PAD_KEY, private, mode=0o600)
         write_atomically(staging / CERTIFICATE, certificate)
         card.save(staging / CARD)
-        if folder.exists():
-            folder.rmdir()
-        os.rename(staging, folder)
-    except OSError as error:
-        raise SordinoError(
-            f"{str(folder)!r} cannot be written: {error.strerror or error}"
-        ) from None
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     return card
 
 
@@ -162,9 +144,9 @@ class PartySite:
         name = named_code(self.consortium.model)
         return model_from_json(self.consortium.model, () if name is None else (name,))
 
-    def journal(self, store: KeyStore | None = None) -> Journal:
+    def journal(self, store: KeyStore | None = None) -> TurnJournal:
         """This party's journal, new or as it was left."""
-        return Journal(self.folder / JOURNAL, self.consortium.digest, self.name, store=store)
+        return TurnJournal(self.folder / JOURNAL, self.consortium.digest, self.name, store=store)
 
     def run(
         self,
@@ -175,7 +157,7 @@ class PartySite:
         dataset: str | None = None,
         known_by: Any = None,
         join_timeout: float | None = None,
-        watcher: Watcher | None = None,
+        callbacks: Callbacks | None = None,
         watch: Callable[[str, bytes], None] | None = None,
     ) -> PartyResult:
         """Take part until the end; started again, go on.
@@ -186,7 +168,7 @@ class PartySite:
           ledger, dataset: what pays for the run, before the first turn.
           known_by: what the ledger knows the data set by, if not by the arrays: the table they are from.
           join_timeout: seconds to wait for the others at first.
-          watcher: is told about progress.
+          callbacks: are told about progress.
           watch: sees what is received, for tests.
         """
         for name in (KEY, PAD_KEY):
@@ -261,7 +243,7 @@ class PartySite:
                     facts=facts,
                     open_engine=charged,
                     check=self._keep_signature,
-                    watcher=watcher,
+                    callbacks=callbacks,
                 )
             finally:
                 # Also where the others were gone before they could be asked for theirs.

@@ -16,7 +16,7 @@ from sordino.together.federated._cohorts import Cohorts
 from sordino.together.federated._contribution import flattened
 from sordino.together.federated._coordinator import DurableServer, RoundRecord
 from sordino.together.federated._durable import ClientConfig, DurableClient, VolatileClient
-from sordino.together.federated._endpoints import Coordinator, Endpoint
+from sordino.together.federated._messages import Coordinator, Endpoint
 from sordino.together.federated._noise import fresh_secret, insecure_secret
 from sordino.together.federated._server import Server
 from sordino.together.federated._sum_stream import SumStream
@@ -115,7 +115,7 @@ def run_here(
     if engine == "direct":
         run_directly(coordinator, clients)
         return
-    from sordino.together.federated.flower._inprocess import run_in_process
+    from sordino.together.federated.flower._simulation import run_in_process
 
     run_in_process(coordinator, clients)
 

@@ -1,10 +1,16 @@
 """Federated training on Flower: the adapter between its messages and the core's bytes.
 
-    app           a ClientApp that carries bytes to an `Endpoint`, a Strategy that drives a `Coordinator`
-    inprocess     both in one process, without a network: for tests, studies and simulations
-    simulation    both under Flower's own simulation engine (Ray)
-    deployment    the real thing: TLS, clients known by their keys, code that only its owner installs
-    losses        a bad line, for tests: requests and replies that do not arrive
+    # on the server's machine; `sordino federated init` makes the keys and certificates
+    serve(coordinator, clients={"north": folder / "north.pub"}, host="192.0.2.7", port=8000,
+          certificate=folder / "server.crt", key=folder / "server.key")
+    # on each client's machine
+    join(endpoint, name="north", key=folder / "north.key", server="fl.example.org:8000",
+         authority=folder / "ca.crt")
+
+`serve` and `join` each are one process without children, with TLS between them and clients known by their
+keys. Both end in good order on SIGINT and SIGTERM, and both may be killed at any moment and started again.
+`_app.py` has a ClientApp that carries bytes to an `Endpoint` and a Strategy that drives a `Coordinator`;
+`_simulation.py` runs both without a network.
 
 No protocol is in here. Importing any of these modules imports flwr, with its telemetry, its update
 check and its installing of packages at run time switched off.

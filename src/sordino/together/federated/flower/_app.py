@@ -33,7 +33,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Strategy
 
 from sordino._base.errors import SordinoError, one_line, shown
-from sordino.together.federated._endpoints import Coordinator, Endpoint
+from sordino.together.federated._messages import Coordinator, Endpoint
 
 logger = logging.getLogger(__name__)
 

@@ -82,10 +82,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sordino._base.errors import SordinoError, one_line
 from sordino._base.files import require_private
-from sordino.together.federated._endpoints import Coordinator
+from sordino._base.processes import stopping
+from sordino.together._certificates import read_public_keys
+from sordino.together.federated._messages import Coordinator
 from sordino.together.federated.flower._app import CoordinatorStrategy
-from sordino.together.federated.flower._keys import read_public_keys
-from sordino.together.federated.flower._process import stopping
 from sordino.together.secure._door import listening, open_door
 
 logger = logging.getLogger(__name__)

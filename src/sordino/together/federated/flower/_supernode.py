@@ -58,7 +58,9 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from sordino._base.errors import SordinoError, one_line, shown
-from sordino.together.federated._endpoints import Endpoint
+from sordino._base.processes import stopping
+from sordino.together._certificates import read_client_key
+from sordino.together.federated._messages import Endpoint
 from sordino.together.federated.flower._app import (
     CLIENT_KEY,
     FAILED,
@@ -66,8 +68,6 @@ from sordino.together.federated.flower._app import (
     MessageLostError,
     client_app,
 )
-from sordino.together.federated.flower._keys import read_client_key
-from sordino.together.federated.flower._process import stopping
 
 logger = logging.getLogger(__name__)
 

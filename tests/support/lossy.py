@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from sordino._base.errors import SordinoError, shown
-from sordino.together.federated._endpoints import Endpoint
+from sordino.together.federated._messages import Endpoint
 from sordino.together.federated.flower._app import MessageLostError
 
 

@@ -5,7 +5,7 @@ Two ways, for two units of privacy; with ``r = D / g``, the clip in grid steps:
 **One vector per record, summed by its party** (`truncate`; the default). Each record's vector is
 clipped to ``r`` and rounded towards zero, which lengthens nothing: the exact squared norm is at most
 ``floor(r^2)``, so a record changes the integer sum by a vector of norm at most ``r``. No inflation, no
-randomness; it is what `streams/lattice.py` does on the device in float32.
+randomness; it is what the contribution's lattice does on the device in float32.
 
 **One vector per party** (`round_randomly`), where the party itself is the unit. Rounding at random is
 unbiased, and costs a little length. ``Y = floor(x) + Bernoulli(frac x)``, coordinate by coordinate, is
@@ -54,8 +54,6 @@ Floats = NDArray[np.float64]
 
 # Norms in steps stay below this, so that squared norms stay below 2^60 and are exact in int64.
 MOST_STEPS = 2**30
-# Noise is given this many standard deviations of room.
-DEVIATIONS = 12
 # A draw is refused with probability at most exp(-1/2): so many in a row mean that something is wrong.
 _MOST_DRAWS = 2000
 _UNIFORM_BITS = 53
@@ -195,38 +193,3 @@ class Grid:
 def _squares(rows: Integers) -> Integers:
     """Exact squared norms, of rows that are below 2^30 long."""
     return np.einsum("ij,ij->i", rows, rows)
-
-
-def require_fit(
-    *, largest: int, parties: int, variance: int, dimension: int, bits: int = 64
-) -> float:
-    """Refuse a run whose sums might not fit; the probability that one wraps all the same.
-
-    The sum of ``m`` vectors with entries up to `largest`, and 12 standard deviations of noise, must
-    stay below ``2^62`` (``2^31`` for 32 bits). Inputs that are larger are refused where they go in, so
-    only noise could wrap: it is sub-Gaussian with its variance (discrete Gaussians are, and so are
-    their sums), so a coordinate does with probability at most ``2 exp(-72)``. That costs correctness,
-    never privacy.
-
-    Args:
-      largest: bound on any entry of one party's vector, in grid steps.
-      parties: m.
-      variance: of the published noise (all shares together), in squared grid steps.
-      dimension: d.
-      bits: 64 or 32.
-    """
-    if bits not in (32, 64):
-        raise SordinoError(f"sums have 32 or 64 bits, not {bits!r}")
-    require_count("largest", largest, minimum=0)
-    require_count("parties", parties)
-    require_count("variance", variance, minimum=0)
-    require_count("dimension", dimension)
-    room = 1 << (31 if bits == 32 else 62)
-    needed = parties * largest + DEVIATIONS * (math.isqrt(variance) + 1)
-    if needed >= room:
-        raise SordinoError(
-            f"{parties} vectors with entries up to {largest} and noise of variance {variance} need "
-            f"numbers up to {needed}, which do not fit below 2^{31 if bits == 32 else 62}; choose a "
-            "coarser grid"
-        )
-    return min(1.0, 2 * dimension * math.exp(-(DEVIATIONS**2) / 2))

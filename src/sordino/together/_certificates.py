@@ -1,19 +1,27 @@
-"""Who is who in a deployment: one certificate for the server, one key pair for each client.
+"""Who is who in a deployment: certificates and keys of parties, servers and clients.
 
-    on the server       create_authority(folder); create_server_certificate(folder, ["fl.example.org"])
-    on each client      create_client_key(folder, "north")
+    certificate, key = new_certificate("north")                                       # of a party
+    create_authority(folder); create_server_certificate(folder, ["fl.example.org"])   # of a server
+    create_client_key(folder, "north")                                                # of its client
 
-A client gets the authority's certificate (``ca.crt``) and gives its public key (``north.pub``); private
-keys stay where they were made, readable by their owner only. Everything is ECDSA on P-384.
+*Parties* have one certificate each, signed by itself and trusted because the roster holds it: ECDSA on
+P-256, good for both ends of a connection. There is no authority: nobody but the parties themselves decides
+who is in a consortium, and a certificate that is not in the roster opens nothing.
+
+*A server's clients* get its authority's certificate (``ca.crt``) and give their public keys
+(``north.pub``), all ECDSA on P-384. Private keys stay where they were made, readable by their owner only.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+import ssl
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -39,9 +47,56 @@ CERTIFICATE = "server.crt"
 CERTIFICATE_KEY = "server.key"
 
 _PRIVATE = 0o600
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # Clocks differ; what is valid from now on would be refused by one that is slow.
 _SLOW_CLOCK = timedelta(hours=1)
+
+
+def new_certificate(name: str, *, days: int = 825) -> tuple[str, str]:
+    """A certificate and its private key, both PEM."""
+    if not NAME.fullmatch(name):
+        raise SordinoError(
+            f"a party's name must be 1 to 64 letters, digits, dots, dashes and underscores, and start "
+            f"with a letter or digit, not {shown(name)}"
+        )
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _named(name)
+    both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    certificate = (
+        _builder(subject, subject, key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(both), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return certificate.public_bytes(Encoding.PEM).decode(), private.decode()
+
+
+def require_certificate(text: Any) -> None:
+    """Refuse what is not one PEM certificate with a key that signatures can be checked with.
+
+    A card or a consortium file may have anything between the lines of a certificate.
+    """
+    try:
+        if str(text).count("-----BEGIN") != 1:
+            raise ValueError
+        raw = ssl.PEM_cert_to_DER_cert(str(text).strip() + "\n")
+        key = x509.load_der_x509_certificate(raw).public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        raise SordinoError(f"this is not a PEM certificate: {shown(text)}") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise SordinoError(f"this certificate has no ECDSA key: {shown(text)}")
+
+
+def certificate_fingerprint(certificate: str | bytes) -> str:
+    """SHA-256 of a certificate (PEM text, or DER bytes), in hexadecimal."""
+    if isinstance(certificate, str):
+        try:
+            certificate = ssl.PEM_cert_to_DER_cert(certificate.strip() + "\n")
+        except ValueError:
+            raise SordinoError(f"this is not a PEM certificate: {shown(certificate)}") from None
+    return hashlib.sha256(certificate).hexdigest()
 
 
 def create_authority(folder: Path, *, days: int = 3650) -> Path:
@@ -54,10 +109,10 @@ def create_authority(folder: Path, *, days: int = 3650) -> Path:
     _must_be_new(folder / AUTHORITY_KEY, folder / AUTHORITY)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Sordino federation")])
+    name = _named("Sordino federation")
     usage = _usage(key_cert_sign=True, crl_sign=True)
     certificate = (
-        _builder(name, name, key.public_key(), key.public_key(), days)
+        _builder(name, name, key.public_key(), days, key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .sign(key, hashes.SHA384())
@@ -82,10 +137,10 @@ def create_server_certificate(folder: Path, hosts: Sequence[str], *, days: int =
         )
     authority, signer = _authority(folder)
     key = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Sordino server")])
+    name = _named("Sordino server")
     usage = _usage(digital_signature=True)
     certificate = (
-        _builder(name, authority.subject, key.public_key(), signer.public_key(), days)
+        _builder(name, authority.subject, key.public_key(), days, signer.public_key())
         .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(usage, critical=True)
@@ -103,7 +158,7 @@ def create_client_key(folder: Path, name: str) -> tuple[Path, Path]:
     Raises:
       SordinoError: if the client has one already. The server knows the client by it.
     """
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise SordinoError(
             f"a client's name must be 1 to 64 letters, digits, dots, dashes and underscores, and "
             f"start with a letter or digit, not {shown(name)}"
@@ -170,18 +225,22 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
     return certificate, key
 
 
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
-    issuer_key: ec.EllipticCurvePublicKey,
     days: int,
+    authority: ec.EllipticCurvePublicKey | None = None,
 ) -> x509.CertificateBuilder:
+    """A certificate from now on; of an authority, with identifiers of both keys."""
     if not 1 <= days <= 36500:
         raise SordinoError(f"a certificate must be valid for 1 to 36500 days, not {shown(days)}")
     now = datetime.now(UTC)
-    issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key)
-    return (
+    built = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
@@ -189,9 +248,12 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _SLOW_CLOCK)
         .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        .add_extension(issued_by, critical=False)
     )
+    if authority is None:
+        return built
+    issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority)
+    own = x509.SubjectKeyIdentifier.from_public_key(key)
+    return built.add_extension(own, critical=False).add_extension(issued_by, critical=False)
 
 
 def _usage(

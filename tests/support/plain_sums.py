@@ -98,7 +98,7 @@ class PlainSum:
         return 0
 
     def noised_sum(self, values: Integers, variance: int, turn: int) -> Integers:
-        """See `NoisedSum.noised_sum`."""
+        """See `SecureSum.noised_sum`."""
         return self._table.sum(self._place, np.asarray(values, np.int64), variance, turn)
 
     def close(self) -> None:

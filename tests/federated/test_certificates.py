@@ -8,15 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("flwr")
-
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from sordino._base.errors import SordinoError
-from sordino.together.federated.flower._keys import (
+from sordino.together._certificates import (
     create_authority,
     create_client_key,
     create_server_certificate,

@@ -1,18 +1,17 @@
-r"""What a noised sum guarantees against everybody whom its engine's assumption covers.
+r"""What a noised sum guarantees on its own: an analysis that tests hold the plans' one against.
 
     noise = SumNoise(square=grid.truncated_square, variance=S, dimension=d, assumption=engine.assumption)
     noise.guarantee(rounds=100, adjacency="zero-out", unit="example", participation="in every round")
 
 All in grid steps: a unit changes the sum by a whole-number vector of squared norm at most ``B``, a whole
-number that was tested in integers (`quantize.py`). R is the variance of the noise that colluders cannot
-subtract: the planned S where noise is made inside, ``n V`` with ``n = m - t`` shares of variance
-``V = ceil(S / n)`` where each party adds one.
+number that was tested in integers (`grid.py`). R is the variance of the noise that colluders cannot
+subtract.
 
 **One discrete Gaussian** (inside). ``rho = B / (2R)`` zCDP (Canonne, Kamath & Steinke 2020, theorem
 14), which integer shifts attain at integer orders; and mu-GDP with ``mu^2 = B / (R - 1/12)`` up to a
-total variation of ``sqrt(d T) / (64 R^2)`` (`privacy/discrete.py`). Where it is drawn from tables inside a
-secure computation (`table.py`; every engine but `plain`), the first is true of exact noise only, from which
-the tables' is a total variation away that is added to the second (`engine_distance`).
+total variation of ``sqrt(d T) / (64 R^2)`` (`rounding_distance`). Where it is drawn from tables inside a
+secure computation, the first is true of exact noise only, from which the tables' is a total variation away
+that is added to the second (`engine_distance`).
 
 **A sum of n of them** (shares) is not discrete Gaussian, but nearly. Kairouz, Liu & Steinke 2021,
 proposition 14, for ``V >= 1/4``: with ``tau = 10 sum_{k=1}^{n-1} exp(-2 pi^2 V k/(k+1))``, Rényi
@@ -20,19 +19,7 @@ divergence of order a at most
 
     min( a B/(2R) + tau d,  a/2 (sqrt(B/R) + tau sqrt d)^2 ).
 
-For the other route, to GDP, the sum is compared with one discrete Gaussian of parameter R. Let ``Z_k``
-be the sum of k shares, and say its probabilities are those of parameter ``kV`` up to factors
-``e^{+-l_k}``. Adding a share keeps the factors (probabilities are positive). A discrete Gaussian of
-parameter ``kV`` plus one of V has weights ``exp(-z^2 / 2(k+1)V) sum_x exp(-(x - cz)^2 / 2s^2)`` with
-``s^2 = V k/(k+1)``, and by Poisson's formula the inner sum is a constant times ``1 + 2 sum_j exp(-2
-pi^2 s^2 j^2) cos(2 pi j c z)``. So, with ``q_k = exp(-2 pi^2 V k/(k+1))`` and ``eta_k = 2 q_k / (1 -
-q_k^3)``,
-
-    l_{k+1} <= l_k + log (1 + eta_k)/(1 - eta_k)
-
-(the ladder of `table.py` has factors, and is otherwise the same): 4 q_k and a little each time (within
-tau). Over d coordinates and T rounds, adaptively, the total variation is at most ``T d l_n``. It is added
-to the one above. With share deviations of 2.5 steps it is ``1e-26 T d``.
+For the other route, to GDP, the total variation of `engine_distance` (within tau) is added.
 
 Against replacement of a unit by another one, B is four times as large. Everything is rounded against the
 user. Credit for secret random batches: `SumNoise.mu` and `SumNoise.distance` are what an amplified
@@ -43,78 +30,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from fractions import Fraction
+
+from scipy.optimize import minimize_scalar
 
 from sordino._base.errors import SordinoError, require_choice, require_count, require_positive
 from sordino.parts.mechanisms import MOST_VARIANCE
 from sordino.privacy import (
     ADJACENCIES,
-    LEAST_VARIANCE,
+    Adjacency,
     Guarantee,
-    epsilon_from_rdp,
     rounding_distance,
 )
-from sordino.together.secure._base import TrustAssumption
-from sordino.together.secure._table import BITS, ladder, log_ratio_of_sum
+from sordino.privacy._conversions import epsilon_from_rdp
+from sordino.privacy._discrete import LEAST_VARIANCE
+from sordino.together.secure._base import (
+    TrustAssumption,
+    engine_distance,
+    from_tables,
+    share_variance,
+    shares_log_ratio,
+)
+from sordino.together.secure._table import BITS
 
 # Above the rounding errors of a dozen float operations.
 _UP = 1 + 1e-14
-
-
-def share_variance(variance: int, assumption: TrustAssumption) -> int:
-    """V: the variance of each party's share; that of all noise where it is made inside."""
-    if assumption.noise == "inside":
-        return variance
-    return -(-variance // (assumption.parties - assumption.colluders))
-
-
-def published_variance(variance: int, assumption: TrustAssumption) -> int:
-    """Variance of the noise in what is published: at least S, and ``m ceil(S / (m-t))`` for shares.
-
-    (Of the parameter: the variance of a discrete Gaussian is that up to ``8 pi^2 V^2 e^{-2 pi^2 V}``.)
-    """
-    if assumption.noise == "inside":
-        return variance
-    return assumption.parties * share_variance(variance, assumption)
-
-
-def from_tables(assumption: TrustAssumption) -> bool:
-    """Whether noise is looked up inside a secure computation, and so not exactly discrete Gaussian."""
-    return assumption.noise == "inside" and assumption.engine != "plain"
-
-
-def engine_distance(
-    variance: int, draws: int, assumption: TrustAssumption, bits: int = BITS
-) -> float:
-    """Total variation of an engine's noise from exact discrete Gaussian noise, rounded up.
-
-    Of what colluders cannot subtract, from draws of one parameter R, which is S or a little more
-    (`SumNoise.remaining`).
-
-    Args:
-      variance: S, as planned.
-      draws: how many: coordinates times rounds.
-      assumption: of the engine.
-      bits: of its tables, where it has any.
-    """
-    require_count("variance", variance)
-    require_count("draws", draws, minimum=0)
-    if from_tables(assumption):
-        return _rounded_up(ladder(variance, bits).distance(draws))
-    if assumption.noise == "inside":
-        return 0.0
-    honest = assumption.parties - assumption.colluders
-    each = _shares_log_ratio(share_variance(variance, assumption), honest)
-    return 1.0 if each >= 1 else _rounded_up(min(Fraction(1), draws * Fraction(each)))
-
-
-def _shares_log_ratio(share: int, shares: int) -> float:
-    """l_n."""
-    return math.fsum(log_ratio_of_sum(Fraction(share * k, k + 1)) for k in range(1, shares)) * _UP
-
-
-def _rounded_up(value: Fraction) -> float:
-    return min(1.0, math.nextafter(float(value), math.inf)) if value else 0.0
 
 
 @dataclass(frozen=True)
@@ -169,7 +108,7 @@ class SumNoise:
     @property
     def log_ratio(self) -> float:
         """l_n: a sum of n exact draws has the probabilities of one up to ``e^{+-l_n}``."""
-        return _shares_log_ratio(self.share, self.shares)
+        return shares_log_ratio(self.share, self.shares)
 
     def _near(self, k: int) -> float:
         return math.exp(-2 * math.pi**2 * self.share * k / (k + 1)) * (1 + 1e-12)
@@ -232,8 +171,6 @@ class SumNoise:
                 return tried
 
     def _exact_epsilon_by_rdp(self, delta: float, rounds: int) -> float:
-        from scipy.optimize import minimize_scalar  # here, because it takes long to import
-
         def at(log_order: float) -> float:
             # Every order gives a valid epsilon, so an inexact search is never unsafe.
             order = 1 + math.exp(log_order)
@@ -254,7 +191,9 @@ class SumNoise:
         """All rounds together, a unit taking part in each; no credit for random batches."""
         require_choice("adjacency", adjacency, ADJACENCIES)
         require_count("rounds", rounds)
-        noise = replace(self, square=4 * self.square) if adjacency == "replace-one" else self
+        noise = (
+            replace(self, square=4 * self.square) if adjacency == Adjacency.REPLACE_ONE else self
+        )
         return Guarantee.gaussian(
             noise.mu * math.sqrt(rounds) * _UP,
             adjacency=adjacency,

@@ -1,0 +1,1 @@
+"""What tests and benchmarks need and the package does not ship."""
