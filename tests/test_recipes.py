@@ -10,7 +10,7 @@ import pytest
 import sordino
 from sordino import SordinoError
 from sordino.parts._losses import Logistic
-from sordino.parts.contributions import Contribution
+from sordino.parts.contributions import Contribution, Gradient
 from sordino.parts.mechanisms._tree import Tree
 from sordino.planning.recipes import COMMON_OPTIONS, OPTIONS, RECIPES
 from sordino.privacy._gdp import mu_from_epsilon_delta
@@ -98,10 +98,60 @@ def test_every_option_says_what_it_means(name: str) -> None:
     assert option.name == name
     assert len(option.help) > 10
     assert option.type in (int, float, str)
-    assert option.needs is None or option.needs[0] in OPTIONS
+    assert all(other in OPTIONS for other, _ in option.needs)
+    assert option.idle_with is None or option.idle_with[0] in OPTIONS
     users = [r for r in RECIPES.values() if name in r.option_names()]
     assert users
     for recipe in users:
         value = recipe.defaults()[name]
         assert value is None or isinstance(value, (option.type, int))
         assert not option.choices or value in option.choices
+
+
+def test_a_mechanism_of_ones_own_has_fields_of_its_own() -> None:
+    """What its `fit` takes by name can be set, and is read by its type."""
+    from sordino.parts.mechanisms import MECHANISMS, Independent
+    from sordino.planning import read_settings
+
+    seen: list[Any] = []
+
+    def fit(workload: Any, rule: Any, *, bands: int | None = None, width: float = 1.0) -> Any:
+        seen.append(width)
+        return Independent(rule.steps)
+
+    recipe = sordino.Recipe("dp-wide", "for a test", Gradient, mechanisms=("wide",))
+    with MECHANISMS.temporary(), RECIPES.temporary():
+        MECHANISMS.add("wide", fit)
+        RECIPES.add("dp-wide", recipe)
+        options = read_settings("dp-wide", {}, ["mechanism.width=2"])
+        assert options == {"mechanism.width": 2.0}
+        size = {"examples": 40, "batch_size": 10, "epochs": 1, "epsilon": 1.0, "delta": 1e-3}
+        sordino.plan("dp-wide", **size, **options)
+        assert seen == [2.0]
+        with pytest.raises(SordinoError, match="has no field 'wide'; did you mean 'width'"):
+            sordino.plan("dp-wide", **size, **{"mechanism.wide": 2.0})
+
+
+def test_an_option_of_ones_own_recipe_is_read_by_its_type() -> None:
+    from sordino.planning import read_settings
+
+    recipe = sordino.Recipe(
+        "dp-own", "for a test", lambda clip, beta: Gradient(clip * beta), options={"beta": 2.0}
+    )
+    with RECIPES.temporary():
+        RECIPES.add("dp-own", recipe)
+        assert read_settings("dp-own", {}, ["beta=3"]) == {"beta": 3.0}
+        with pytest.raises(SordinoError, match="beta must be a number"):
+            read_settings("dp-own", {}, ["beta=x"])
+
+
+def test_a_recipe_knows_what_its_parts_never_use() -> None:
+    unused = {
+        name: {option for option in recipe.option_names() if not recipe.has_use_for(option)}
+        for name, recipe in RECIPES.items()
+    }
+    assert unused["dp-gd"] == {"bands", "workload", "order_seed"}
+    assert unused["dp-memf"] == set()
+    assert unused["dp-srgd"] == {"bands", "order_seed"}  # a momentum may shape the noise
+    assert unused["storm"] >= {"bands", "workload", "momentum"}
+    assert "momentum" not in unused["dp-srm"]  # with optimizer "sgd"

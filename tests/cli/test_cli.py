@@ -416,7 +416,7 @@ def _change(column: str, value: object) -> Callable[[pd.DataFrame], pd.DataFrame
         (None, ["--epsilon", "1e9"], ["epsilon must be"]),
         (None, ["--delta", "0"], ["delta must be"]),
         (None, ["--batch-size", "301"], ["larger than the 300 examples"]),
-        (None, ["--method", "dp-sdg"], ["did you mean 'dp-sgd'?"]),
+        (None, ["--recipe", "dp-sdg"], ["did you mean 'dp-sgd'?"]),
         (None, ["--task", "clustering"], ["task 'clustering' is not known"]),
         (None, ["--schema", "none.json"], ["there is no schema"]),
         (None, ["--test-file", "none.csv"], ["there is no file"]),

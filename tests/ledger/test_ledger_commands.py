@@ -56,17 +56,17 @@ def test_a_budget_from_beginning_to_end(path: Path, plan: Path) -> None:
     assert "people" in shown
     assert "epsilon 1 at delta 1e-05" in shown
     assert "epsilon 0 reserved by 0 runs" in shown
-    assert run("what-fits", "people", "--plan", plan).stdout.splitlines()[-1] == "the plan fits"
+    assert run("headroom", "people", "--plan", plan).stdout.splitlines()[-1] == "the plan fits"
     reserve(path, plan, "r1")
     shown = run("show", "people").stdout
     for word in ("r1", "reserved", "dp-gd", "grace@navy", "reserved by 1 run"):
         assert word in shown
-    done = run("what-fits", "people", "--plan", plan)
+    done = run("headroom", "people", "--plan", plan)
     assert done.exit_code == 1
     assert "the plan does not fit" in done.stdout
     assert "times its noise" in done.stdout
     assert run("cancel", "r1", "--who", "ada").exit_code == 0
-    assert answer("what-fits", "people", "--plan", plan)["plan"] == {"fits": True}
+    assert answer("headroom", "people", "--plan", plan)["plan"] == {"fits": True}
     assert "all 4 entries are sealed" in run("verify").stdout
 
 
@@ -89,7 +89,7 @@ def test_json_is_complete(path: Path, plan: Path) -> None:
     assert status["name"] == "people"
     assert 0 < status["spent"]["epsilon"] <= 0.8
     assert status["reservations"][0]["plan"] == sordino.Plan.load(plan).hash
-    assert answer("what-fits", "people")["epsilon"] == status["fits"]["epsilon"]
+    assert answer("headroom", "people")["epsilon"] == status["fits"]["epsilon"]
     assert answer("verify")["reservations"] == 1
 
 

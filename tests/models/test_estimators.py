@@ -154,7 +154,7 @@ def test_guarantee_is_the_plans() -> None:
         ({}, "zero-out"),
         ({"adjacency": "replace-one"}, "replace-one"),
         ({"adjacency": "add-remove", "epsilon": 3.0}, "add-remove"),
-        ({"method": "dp-gd"}, "zero-out"),
+        ({"recipe": "dp-gd"}, "zero-out"),
         ({"unit": "user", "one_row_per_person": True}, "zero-out"),
     ],
 )
@@ -162,8 +162,8 @@ def test_methods_and_adjacencies(change: dict[str, Any], adjacency: str) -> None
     model = classifier(**change).fit(X, Y)
     assert model.guarantee_.adjacency == adjacency
     assert model.guarantee_.unit == change.get("unit", "example")
-    if "method" in change:
-        assert model.plan_.recipe == change["method"]
+    if "recipe" in change:
+        assert model.plan_.recipe == change["recipe"]
 
 
 def test_settings_reach_the_plan() -> None:
@@ -298,7 +298,7 @@ def test_text_labels() -> None:
         ({"epsilon": 0}, "epsilon must be a finite number greater than 0"),
         ({"epsilon": "1"}, "epsilon must be a number"),
         ({"delta": 2}, "delta must be greater than 0 and less than 1"),
-        ({"method": "dp-memff"}, "there is no recipe 'dp-memff'; did you mean 'dp-memf'?"),
+        ({"recipe": "dp-memff"}, "there is no recipe 'dp-memff'; did you mean 'dp-memf'?"),
         ({"adjacency": "zero"}, "adjacency 'zero' is not known"),
         ({"unit": "row"}, "unit 'row' is not known"),
         ({"batch_size": 1000}, "batch_size 1,000 is larger than the 400 examples"),
@@ -438,30 +438,30 @@ SHORT = ("dp-gd", "dp-sgd", "dp-memf", "dp-agd")
 
 
 @pytest.mark.parametrize(
-    "method",
+    "recipe",
     [
         pytest.param(name, marks=() if name in SHORT else pytest.mark.slow)
-        for name, recipe in RECIPES.items()
-        if recipe.private
+        for name, known in RECIPES.items()
+        if known.private
     ],
 )
-def test_every_recipe_is_a_method(method: str) -> None:
+def test_every_recipe_is_a_recipe_of_estimators(recipe: str) -> None:
     """With no settings at all, on an easy problem: better than 85 %."""
     rng = np.random.default_rng(1)
     X = rng.uniform(-1, 1, size=(3000, 4))
     y = (X[:, 0] > X[:, 1]).astype(int)
     model = PrivateClassifier(
         epsilon=3.0,
-        method=method,
+        recipe=recipe,
         classes=[0, 1],
         feature_bounds=(-1, 1),
         examples=3000,
         random_state=0,
     )
     assert model.fit(X, y).score(X, y) > 0.85
-    assert model.plan_.recipe == method
+    assert model.plan_.recipe == recipe
 
 
-def test_an_algorithm_without_privacy_is_no_method() -> None:
+def test_an_algorithm_without_privacy_is_no_recipe_of_estimators() -> None:
     with pytest.raises(SordinoError, match="sgd is not private"):
-        classifier(method="sgd").fit(X, Y)
+        classifier(recipe="sgd").fit(X, Y)

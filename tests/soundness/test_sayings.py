@@ -177,7 +177,7 @@ def test_a_column_of_targets_is_scored_row_by_row() -> None:
     "space",
     [
         {"clip": [1.0, -1.0]},
-        {"method": ["dp-memf", "dp-sgd"], "batch_size": [10]},
+        {"recipe": ["dp-memf", "dp-sgd"], "batch_size": [10]},
         {"classes": [[0, 1], [0, 2]]},
         {"feature_bounds": [(-1, 1), (1, -1)]},
     ],

@@ -23,6 +23,7 @@ __all__ = [
 if TYPE_CHECKING:
     from sordino.models._defaults import AVERAGE as AVERAGE
     from sordino.models._defaults import EPOCHS as EPOCHS
+    from sordino.models._defaults import automatic_recipe as automatic_recipe
     from sordino.models._defaults import choose_learning_rate as choose_learning_rate
     from sordino.models._defaults import choose_settings as choose_settings
     from sordino.models._estimators import PrivateClassifier as PrivateClassifier

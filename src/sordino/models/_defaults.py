@@ -65,18 +65,26 @@ def rule_for(loss: LinearLoss) -> LossDefaults:
 class Settings:
     """What a fit does beyond its budget; the learning rate follows from the plan."""
 
-    method: str
+    recipe: str
     epochs: float
     batch_size: int | None
     clip: float
     momentum: float
 
 
+def automatic_recipe(recipe: str, adjacency: str | None) -> str:
+    """The recipe that "auto" stands for; any other as it is."""
+    if recipe != AUTO:
+        return recipe
+    # In fixed batches a removed row moves all later ones; random batches support add-remove.
+    return "dp-sgd" if adjacency == "add-remove" else "dp-memf"
+
+
 def choose_settings(
     loss: LinearLoss,
     *,
     examples: int,
-    method: str = AUTO,
+    recipe: str = AUTO,
     adjacency: str | None = None,
     epochs: float | None = None,
     batch_size: int | None = None,
@@ -84,18 +92,16 @@ def choose_settings(
     momentum: float | None = None,
 ) -> Settings:
     """What was given, and defaults for the rest."""
-    if method == AUTO:
-        # In fixed batches a removed row moves all later ones; random batches support add-remove.
-        method = "dp-sgd" if adjacency == "add-remove" else "dp-memf"
-    whole = recipe_named(method).full_batch
+    recipe = automatic_recipe(recipe, adjacency)
+    whole = recipe_named(recipe).full_batch
     if batch_size is None and not whole:
         batch_size = -(-examples // STEPS_PER_EPOCH)
     if epochs is None:
-        epochs = FULL_BATCH_STEPS if whole else _epochs(method, loss)
+        epochs = FULL_BATCH_STEPS if whole else _epochs(recipe, loss)
     if momentum is None:
         momentum = FULL_BATCH_MOMENTUM if whole else MOMENTUM
     return Settings(
-        method=method,
+        recipe=recipe,
         epochs=epochs,
         batch_size=batch_size,
         clip=rule_for(loss).clip if clip is None else clip,
@@ -103,8 +109,8 @@ def choose_settings(
     )
 
 
-def _epochs(method: str, loss: LinearLoss) -> int:
-    patient = method == MULTI_EPOCH_RECIPE and not isinstance(loss, LeastSquares)
+def _epochs(recipe: str, loss: LinearLoss) -> int:
+    patient = recipe == MULTI_EPOCH_RECIPE and not isinstance(loss, LeastSquares)
     return MULTI_EPOCH_RECIPE_EPOCHS if patient else EPOCHS
 
 
@@ -112,7 +118,7 @@ def wants_more_epochs(plan: Plan, settings: Settings, loss: LinearLoss) -> bool:
     """Whether a run with the default number of passes should have twice as many: noise is so small that
     the learning rate is the fastest steady one."""
     rule = rule_for(loss)
-    patient = settings.epochs == MULTI_EPOCH_RECIPE_EPOCHS == _epochs(settings.method, loss)
+    patient = settings.epochs == MULTI_EPOCH_RECIPE_EPOCHS == _epochs(settings.recipe, loss)
     return patient and rule.noise / plan.predicted_error > rule.fastest
 
 

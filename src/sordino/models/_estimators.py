@@ -11,6 +11,7 @@ declared and has to be taken from the data is named in one `PrivacyWarning`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -21,13 +22,13 @@ from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 
 from sordino._base.errors import SordinoError
-from sordino._base.keys import RunKey
 from sordino.models._checks import NO_LABELS, checked_labels, checked_targets, discreetly, is_text
 from sordino.models._features import parse_bounds
 from sordino.models._linear import Inspected, PrivateLinear
 from sordino.parts import LeastSquares, LinearLoss, Logistic, Softmax
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
     """Private logistic regression (binary) or softmax regression (three or more classes).
 
@@ -35,8 +36,9 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
     ----------
     epsilon, delta : float
         The budget. Without `delta`, a tenth of 1 over the number of rows is used.
-    method : str
-        A recipe, see `sordino.planning.recipes.RECIPES`, or "auto".
+    recipe : str
+        A name from `sordino.planning.RECIPES`, or "auto". (`method` is its old name, for this
+        release.)
     adjacency, unit : str
         What the guarantee protects against ("zero-out", "add-remove", "replace-one") and whose data
         it protects: "example" (one row), or "user" or "client" with `one_row_per_person`.
@@ -56,6 +58,9 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         it was used.
     epochs, batch_size, clip, learning_rate, momentum : optional
         By default functions of public quantities, see `sordino.models._defaults`.
+    options : dict, optional
+        Other options of the recipe, by name: those that ``sordino recipes NAME`` lists, and fields of
+        the chosen schedule or mechanism, as in ``{"schedule": "exponential", "schedule.ratio": 1.8}``.
     fit_intercept : bool
         Whether to add a constant to each row.
     random_state : int or RandomState, optional
@@ -92,56 +97,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         How a DataFrame's columns are encoded.
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        *,
-        method: str = "auto",
-        adjacency: str | None = None,
-        unit: str = "example",
-        one_row_per_person: bool = False,
-        classes: Any = None,
-        feature_bounds: Any = None,
-        categories: Any = None,
-        examples: int | None = None,
-        epochs: float | None = None,
-        batch_size: int | None = None,
-        clip: float | None = None,
-        learning_rate: float | None = None,
-        momentum: float | None = None,
-        fit_intercept: bool = True,
-        random_state: Any = None,
-        run_key: RunKey | None = None,
-        noise: str = "gaussian",
-        checkpoint: str | None = None,
-        ledger: Any = None,
-        dataset: str | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.method = method
-        self.adjacency = adjacency
-        self.unit = unit
-        self.one_row_per_person = one_row_per_person
-        self.classes = classes
-        self.feature_bounds = feature_bounds
-        self.categories = categories
-        self.examples = examples
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.clip = clip
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.fit_intercept = fit_intercept
-        self.random_state = random_state
-        self.run_key = run_key
-        self.noise = noise
-        self.checkpoint = checkpoint
-        self.ledger = ledger
-        self.dataset = dataset
-        self.verbose = verbose
+    classes: Any = None
 
     def fit(self, X: Any, y: ArrayLike, *, public: Any = None, groups: Any = None) -> Self:
         """Train on X (rows, features) and labels y (rows,).
@@ -260,6 +216,7 @@ def _middle_and_half(low: float, high: float) -> tuple[float, float]:
     return low / 2 + high / 2, high / 2 - low / 2
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
     """Private linear regression (least squares).
 
@@ -273,56 +230,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
     `intercept_` (a number) predict y mapped to [-1, 1], and `target_bounds_` maps it back.
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        *,
-        method: str = "auto",
-        adjacency: str | None = None,
-        unit: str = "example",
-        one_row_per_person: bool = False,
-        feature_bounds: Any = None,
-        categories: Any = None,
-        target_bounds: Any = None,
-        examples: int | None = None,
-        epochs: float | None = None,
-        batch_size: int | None = None,
-        clip: float | None = None,
-        learning_rate: float | None = None,
-        momentum: float | None = None,
-        fit_intercept: bool = True,
-        random_state: Any = None,
-        run_key: RunKey | None = None,
-        noise: str = "gaussian",
-        checkpoint: str | None = None,
-        ledger: Any = None,
-        dataset: str | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.method = method
-        self.adjacency = adjacency
-        self.unit = unit
-        self.one_row_per_person = one_row_per_person
-        self.feature_bounds = feature_bounds
-        self.categories = categories
-        self.target_bounds = target_bounds
-        self.examples = examples
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.clip = clip
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.fit_intercept = fit_intercept
-        self.random_state = random_state
-        self.run_key = run_key
-        self.noise = noise
-        self.checkpoint = checkpoint
-        self.ledger = ledger
-        self.dataset = dataset
-        self.verbose = verbose
+    target_bounds: Any = None
 
     def fit(self, X: Any, y: ArrayLike, *, public: Any = None, groups: Any = None) -> Self:
         """Train on X (rows, features) and targets y (rows,); the rest as in `PrivateClassifier`."""

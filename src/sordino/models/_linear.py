@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,14 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from sordino._base.errors import PrivacyWarning, SordinoError, require_count
+from sordino._base.errors import PrivacyWarning, SordinoError, require_count, shown
+from sordino._base.keys import RunKey
 from sordino.engine import Source, compilation_cache, train
 from sordino.models._charges import refuse_folds, source_of
 from sordino.models._checks import check_lengths, checked_numbers
 from sordino.models._columns import is_table, public_bounds, table_schema
 from sordino.models._defaults import (
+    AUTO,
     AVERAGE,
     Settings,
     choose_learning_rate,
@@ -38,6 +40,8 @@ from sordino.privacy import FIT, require_one_row
 
 # Without a delta: one tenth of the chance that publishing one random row in full would take.
 DELTA_TIMES_ROWS = 0.1
+# The default of a parameter that has another name now.
+DEPRECATED = "deprecated"
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,40 @@ class Inspected:
     values: Any
 
 
+@dataclass(eq=False, repr=False)
 class PrivateLinear(BaseEstimator):  # type: ignore[misc]
-    """Parameters and attributes are those of `PrivateClassifier`; subclasses set `fit` and `_inspect`."""
+    """The parameters that both estimators have, and what they do with them.
+
+    Their meaning and the attributes are those of `PrivateClassifier`. `dataclass` writes an `__init__`
+    that stores each parameter and does nothing else, as scikit-learn wants it. Subclasses add their own
+    parameters, `fit` and `_inspect`.
+    """
+
+    epsilon: float = 1.0
+    delta: float | None = None
+    _: KW_ONLY
+    recipe: str = AUTO
+    adjacency: str | None = None
+    unit: str = "example"
+    one_row_per_person: bool = False
+    feature_bounds: Any = None
+    categories: Any = None
+    examples: int | None = None
+    epochs: float | None = None
+    batch_size: int | None = None
+    clip: float | None = None
+    learning_rate: float | None = None
+    momentum: float | None = None
+    options: Mapping[str, Any] | None = None
+    fit_intercept: bool = True
+    random_state: Any = None
+    run_key: RunKey | None = None
+    noise: str = "gaussian"
+    checkpoint: str | None = None
+    ledger: Any = None
+    dataset: str | None = None
+    verbose: int = 0
+    method: str = DEPRECATED
 
     def _describe(
         self, X: Any, y: Any, groups: Any = None
@@ -111,34 +147,38 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
 
     def _plan(self, examples: int, loss: LinearLoss) -> Plan:
         """The private run, from public quantities only."""
+        asked = self._asked()
         settings = choose_settings(
             loss,
             examples=examples,
-            method=self.method,
+            recipe=self._recipe(),
             adjacency=self.adjacency,
             epochs=self.epochs,
             batch_size=self.batch_size,
-            clip=self.clip,
-            momentum=self.momentum,
+            clip=asked.get("clip"),
+            momentum=asked.get("momentum"),
         )
-        built = self._planned(examples, settings)
+        built = self._planned(examples, settings, asked)
         if self.epochs is None and wants_more_epochs(built, settings, loss):
-            built = self._planned(examples, replace(settings, epochs=2 * settings.epochs))
-        if "learning_rate" not in recipe_named(settings.method).option_names():
+            twice = replace(settings, epochs=2 * settings.epochs)
+            built = self._planned(examples, twice, asked)
+        if "learning_rate" not in recipe_named(settings.recipe).option_names():
             return built
-        rate = self.learning_rate
+        rate = asked.get("learning_rate")
         return built.with_update(
-            learning_rate=choose_learning_rate(built, loss) if rate is None else rate
+            learning_rate=choose_learning_rate(built, loss) if rate is None else rate,
+            # Also where it has no effect: plans keep the hash that they had up to 0.5.
+            momentum=settings.momentum,
         )
 
-    def _planned(self, examples: int, settings: Settings) -> Plan:
-        """The run with these settings; its learning rate is not chosen yet."""
-        recipe = recipe_named(settings.method)
-        options: dict[str, Any] = {"clip": settings.clip, "momentum": settings.momentum}
-        if recipe.defaults()["output"] == "last":
-            options["average"] = AVERAGE
+    def _planned(self, examples: int, settings: Settings, asked: Mapping[str, Any]) -> Plan:
+        """The run with these settings; its learning rate is not chosen yet, unless it was asked for."""
+        recipe = recipe_named(settings.recipe)
+        wanted: dict[str, Any] = {"clip": settings.clip, "momentum": settings.momentum}
+        if recipe.resolve(asked)["output"] == "last":
+            wanted["average"] = AVERAGE
         return plan(
-            settings.method,
+            settings.recipe,
             examples=examples,
             batch_size=settings.batch_size,
             epochs=settings.epochs,
@@ -147,8 +187,38 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             adjacency=self.adjacency,
             unit=self.unit,
             noise=self.noise,
-            **{name: value for name, value in options.items() if name in recipe.option_names()},
+            **recipe.useful(wanted, asked),
+            **asked,
         )
+
+    def _asked(self) -> dict[str, Any]:
+        """The recipe's options that were given, as parameters or in `options`."""
+        own = {
+            "clip": self.clip,
+            "learning_rate": self.learning_rate,
+            "momentum": self.momentum,
+        }
+        own = {name: value for name, value in own.items() if value is not None}
+        more = {} if self.options is None else self.options
+        if not isinstance(more, Mapping):
+            raise SordinoError(f"options is a dict of the recipe's options, got {shown(more)}")
+        for name in own:
+            if name in more:
+                raise SordinoError(f"{name} is given twice, as a parameter and in options")
+        return {**own, **more}
+
+    def _recipe(self) -> str:
+        """The recipe's name; up to 0.5 the parameter was called `method`."""
+        if self.method == DEPRECATED:
+            return self.recipe
+        if self.recipe != AUTO:
+            raise SordinoError("give recipe only; method is its old name")
+        warnings.warn(
+            "method is called recipe since 0.6, and will be gone in 0.7",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return self.method
 
     def _source(self, X: Any, y: Any) -> Source:
         """What a ledger knows the data by."""

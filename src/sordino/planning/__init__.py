@@ -17,7 +17,9 @@ from sordino._base.lazy import lazy_names
 __all__ = [
     "DISCRETE",
     "GAUSSIAN",
+    "OPTIONS",
     "RECIPES",
+    "Option",
     "Plan",
     "Recipe",
     "compare",
@@ -42,8 +44,11 @@ if TYPE_CHECKING:
     from sordino.planning._decide import plan as plan
     from sordino.planning._kinds import DISCRETE as DISCRETE
     from sordino.planning._kinds import GAUSSIAN as GAUSSIAN
+    from sordino.planning._options import OPTIONS as OPTIONS
+    from sordino.planning._options import Option as Option
     from sordino.planning._plans import Plan as Plan
     from sordino.planning._registry import register as register
+    from sordino.planning._texts import read_settings as read_settings
     from sordino.planning._theory import needed_facts as needed_facts
     from sordino.planning._theory import theory_defaults as theory_defaults
     from sordino.planning.recipes import RECIPES as RECIPES

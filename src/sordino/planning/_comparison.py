@@ -166,7 +166,7 @@ def compare_recipes(
 
     Args:
       examples, batch_size, epochs, steps, epsilon, delta, adjacency, unit, options: as in
-        `sordino.plan`; an option that a recipe does not have is left out for it.
+        `sordino.plan`; an option that a recipe does not have or use is left out for it.
       keep: look the comparison up in the user's cache folder, and store it there.
       watch: called with each label before it is planned.
     """
@@ -239,13 +239,10 @@ def arguments_for(
 ) -> dict[str, Any]:
     """The arguments of `sordino.plan` for one candidate, at the request's gradient evaluations."""
     recipe = recipe_named(name)
-    known = recipe.defaults()
-    arguments = {
-        option: value
-        for option, value in {**request, **options}.items()
-        if option in known or option in _PLAN_ARGUMENTS
-    }
-    chosen = recipe.resolve({k: v for k, v in arguments.items() if k in known})
+    wanted = {**request, **options}
+    own = recipe.useful({k: v for k, v in wanted.items() if k not in _PLAN_ARGUMENTS}, {})
+    chosen = recipe.resolve(own)
+    arguments = {k: v for k, v in wanted.items() if k in _PLAN_ARGUMENTS} | own
     gradients = recipe.contribution_for(chosen, steps_per_epoch=1).gradients
     passes = _passes(request) / gradients
     if recipe.full_batch:

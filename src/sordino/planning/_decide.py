@@ -97,7 +97,8 @@ def plan(
       adjacency: "zero-out" (default), "add-remove" (Poisson default) or "replace-one".
       unit: whose data is protected: "example", "user" or "client" (then each row of the data is
         all of one user's or client's data).
-      options: the recipe's options, see `sordino recipes NAME`.
+      options: the recipe's options, see `sordino recipes NAME`; as ``**{"schedule.ratio": 1.8}`` also
+        fields of the chosen schedule or mechanism.
     """
     spec = recipe_named(recipe)
     chosen = spec.resolve(options)
@@ -126,7 +127,7 @@ def plan(
     if spec.adaptive:
         schedule: NoiseSchedule = AdaptiveBudget.planned(chosen, population.steps, epsilon, delta)
     else:
-        schedule = _schedule(chosen["schedule"], population, epsilon, delta, adjacency)
+        schedule = _schedule(chosen, population, epsilon, delta, adjacency)
     mechanism, schedule = _joined(mechanism, schedule, chosen, workload, population)
     setting: dict[str, Any] = {
         "population": population,
@@ -172,13 +173,10 @@ def _check_parts(spec: Recipe, chosen: dict[str, Any]) -> None:
     schedule = chosen["schedule"]
     if isinstance(schedule, NoiseSchedule):
         schedule = schedule.kind
-    for what, name, allowed in (
-        ("mechanism", chosen["mechanism"], spec.mechanisms),
-        ("schedule", schedule, spec.schedules),
-        ("optimizer", chosen["optimizer"], spec.optimizers),
-    ):
-        if allowed:
-            require_choice(f"{what} of {spec.name}", name, allowed)
+    names = {**chosen, "schedule": schedule}
+    for what, allowed in spec.allowed().items():
+        if allowed and what != "sampling":
+            require_choice(f"{what} of {spec.name}", names[what], allowed)
 
 
 def _mechanism(
@@ -191,8 +189,9 @@ def _mechanism(
     name, rule = chosen["mechanism"], people.participation()
     if people.is_secret and name == "auto":
         name = "independent"
+    own = _fields_of("mechanism", chosen)
     if not isinstance(contribution, Lagged):
-        return fit_mechanism(name, workload, rule, chosen["bands"])
+        return fit_mechanism(name, workload, rule, chosen["bands"], **own)
     bounds = contribution.bounds(max(people.steps, contribution.lag + 1))
     return lagged_mechanism(
         steps=people.steps,
@@ -200,7 +199,7 @@ def _mechanism(
         beta=update.momentum,
         clips=(bounds[0, 0], *bounds[:, -1]),
         participation=rule,
-        fit=partial(fit_mechanism, name),
+        fit=partial(fit_mechanism, name, **own),
         iterate_map=workload,
     )
 
@@ -230,17 +229,27 @@ def _joined(
     )
 
 
+def _fields_of(part: str, chosen: dict[str, Any]) -> dict[str, Any]:
+    """What was set of a part itself: ``{"ratio": 1.8}`` of "schedule.ratio"."""
+    return {
+        name.removeprefix(f"{part}."): value
+        for name, value in chosen.items()
+        if name.startswith(f"{part}.")
+    }
+
+
 def _schedule(
-    given: str | NoiseSchedule,
+    chosen: dict[str, Any],
     people: Population,
     epsilon: float | None,
     delta: float | None,
     adjacency: str,
 ) -> NoiseSchedule:
     """The schedule, fitted to the amplified cost of a step where batches are secret."""
+    given: str | NoiseSchedule = chosen["schedule"]
     # All the data is one participant, present in every step.
     own = {"steps_per_epoch": 1} if given == ByParticipation.kind else {}
-    schedule = schedule_named(given, people.steps, **own)
+    schedule = schedule_named(given, people.steps, **own | _fields_of("schedule", chosen))
     relative = schedule.relative_noise(people.steps)
     if relative is None or not people.is_secret or isinstance(schedule, FixedSchedule):
         return schedule

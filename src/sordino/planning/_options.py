@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sordino._base.errors import SordinoError
+from sordino._base.errors import SordinoError, require_choice
 from sordino._base.registry import Registry
 
 CLIPPING, BATCHES, NOISE, UPDATE, SEARCH = (
@@ -25,10 +25,11 @@ class Option:
     Attributes:
       name, type: what it is called, and what kind of value it has: int, float or str.
       help: one phrase, for people.
-      choices: values it may have, where they are few and known.
+      choices: values it may have, where they are few. Packages may add mechanisms and schedules.
       low, high: limits of numbers, where there are any.
       panel: what it is about.
-      needs: another option, and the values of it without which this one has no effect.
+      needs: other options with values that make use of this one; it has no effect without any of them.
+      idle_with: another option, and values of it that make no use of this one.
       decided_by_run: whether recipes that spend their budget as they go have no such option.
     """
 
@@ -39,33 +40,72 @@ class Option:
     low: float | None = None
     high: float | None = None
     panel: str = UPDATE
-    needs: tuple[str, tuple[str, ...]] | None = None
+    needs: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    idle_with: tuple[str, tuple[str, ...]] | None = None
     decided_by_run: bool = False
+
+    @property
+    def flag(self) -> str:
+        """How it is spelled on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    def described(self) -> str:
+        """What it means, and the values it may have."""
+        return self.help + (f": {_listed(self.choices)}" if self.choices else "")
 
     def is_used(self, chosen: Mapping[str, Any]) -> bool:
         """Whether it has an effect beside the other chosen options."""
-        return self.needs is None or chosen[self.needs[0]] in self.needs[1]
+        if self.idle_with is not None and chosen.get(self.idle_with[0]) in self.idle_with[1]:
+            return False
+        return not self.needs or any(chosen.get(other) in values for other, values in self.needs)
 
     def check_used(self, chosen: Mapping[str, Any]) -> None:
         """Refuse a value that the other chosen options leave without effect."""
-        if self.needs is not None and not self.is_used(chosen):
-            other, values = self.needs
-            raise SordinoError(
-                f"{self.name} has no effect with {other} {chosen[other]!r}: it goes with "
-                f"{' or '.join(map(repr, values))}"
-            )
+        if self.is_used(chosen):
+            return
+        other = self.needs[0][0] if self.needs else self.idle_with[0] if self.idle_with else ""
+        goes = f": it goes with {_listed(map(repr, self.needs[0][1]))}" if self.needs else ""
+        raise SordinoError(f"{self.name} has no effect with {other} {chosen[other]!r}{goes}")
 
     def parse(self, text: str) -> Any:
-        """The value that was typed: a number where it is one, none for "none"."""
-        if text.lower() == "none":
-            return None
-        if self.type is str:
-            return text
+        """The value that was typed."""
+        return parse_as(self.name, self.type, text, optional=True)
+
+
+def parse_as(name: str, kind: Any, text: str, *, optional: bool = False) -> Any:
+    """`text` as a value of a type: a number, true or false, numbers with commas, or text.
+
+    Args:
+      name: what it is called, for messages.
+      kind: int, float, bool, str, ``tuple[float, ...]``; None of those: a number where it is one.
+      optional: whether "none" stands for None, whatever the type.
+    """
+    text = text.strip()
+    if text.lower() == "none" and optional:
+        return None
+    if kind is str:
+        return text
+    if kind is bool:
+        return require_choice(name, text.lower(), ("true", "false")) == "true"
+    if kind in (int, float):
         try:
-            return self.type(text)
+            return kind(text)
         except ValueError:
-            kind = "a whole number" if self.type is int else "a number"
-            raise SordinoError(f"{self.name} must be {kind}, got {text!r}") from None
+            wanted = "a whole number" if kind is int else "a number"
+            raise SordinoError(f"{name} must be {wanted}, got {text!r}") from None
+    if kind == tuple[float, ...]:
+        return tuple(parse_as(f"each of {name}", float, part) for part in text.split(","))
+    for guess in (int, float):
+        try:
+            return guess(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _listed(names: Any) -> str:
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else str(last)
 
 
 OPTIONS: Registry[Option] = Registry("option")
@@ -80,7 +120,7 @@ for _option in (
         "largest norm of a gradient's change since the epoch began (anchored form)",
         low=0,
         panel=CLIPPING,
-        needs=("form", ("anchored",)),
+        needs=(("form", ("anchored",)),),
     ),
     Option(
         "gamma",
@@ -101,21 +141,51 @@ for _option in (
     Option(
         "form",
         str,
-        "anchor-free (two gradients, a ring of iterates) or anchored (three, two anchors)",
+        "two gradients and a ring of iterates, or three gradients and two anchors",
         choices=("anchor-free", "anchored"),
         panel=CLIPPING,
     ),
-    Option("sampling", str, "how batches are chosen", panel=BATCHES),
-    Option("order_seed", int, "which public order reshuffled batches have", low=0, panel=BATCHES),
+    Option(
+        "sampling",
+        str,
+        "how batches are chosen",
+        choices=("fixed", "reshuffled", "poisson", "without-replacement"),
+        panel=BATCHES,
+    ),
+    Option(
+        "order_seed",
+        int,
+        "which public order reshuffled batches have",
+        low=0,
+        panel=BATCHES,
+        needs=(("sampling", ("reshuffled",)),),
+    ),
     Option("first_batch", int, "size of the first batch, where it differs", low=1, panel=BATCHES),
-    Option("mechanism", str, "how the noise of the steps is correlated", panel=NOISE),
+    Option(
+        "mechanism",
+        str,
+        "how the noise of the steps is correlated",
+        choices=(
+            "auto",
+            "independent",
+            "blt",
+            "banded",
+            "toeplitz",
+            "dense",
+            "tree",
+            "tree-full",
+            "cancelling",
+            "leaky",
+        ),
+        panel=NOISE,
+    ),
     Option(
         "bands",
         int,
         "bands of a banded mechanism, by default the best number",
         low=1,
         panel=NOISE,
-        needs=("mechanism", ("banded",)),
+        needs=(("mechanism", ("banded",)),),
     ),
     Option(
         "workload",
@@ -123,16 +193,39 @@ for _option in (
         "what correlated noise is shaped for",
         choices=("auto", "prefix", "momentum"),
         panel=NOISE,
+        idle_with=("mechanism", ("independent",)),
         decided_by_run=True,
     ),
     Option(
         "schedule",
         str,
         "how the budget is spread over the steps",
+        choices=(
+            "uniform",
+            "exponential",
+            "influence",
+            "gd-pl",
+            "quadratic",
+            "momentum-bound",
+            "momentum-quadratic",
+            "exp-influence",
+            "mom-exp-influence",
+            "participation",
+            "given",
+        ),
         panel=NOISE,
         decided_by_run=True,
     ),
-    Option("optimizer", str, "how the model moves along the estimate", decided_by_run=True),
+    Option(
+        "optimizer",
+        str,
+        "how the model moves along the estimate",
+        choices=(
+            *("sgd", "adam", "normalized", "bias-corrected", "adaptive"),
+            *("nesterov", "anytime", "storm"),
+        ),
+        decided_by_run=True,
+    ),
     Option(
         "learning_rate",
         float,
@@ -141,7 +234,18 @@ for _option in (
         decided_by_run=True,
     ),
     Option(
-        "momentum", float, "share of the last step that is kept", low=0, high=1, decided_by_run=True
+        "momentum",
+        float,
+        "share of the last step that is kept",
+        low=0,
+        high=1,
+        needs=(
+            ("optimizer", ("sgd", "normalized", "bias-corrected")),
+            ("workload", ("momentum",)),
+            # Lagged gradients are averaged with it, whatever moves along the average.
+            ("form", ("anchor-free", "anchored")),
+        ),
+        decided_by_run=True,
     ),
     Option(
         "lr_schedule",
@@ -162,7 +266,7 @@ for _option in (
     Option(
         "output",
         str,
-        "return the last iterate or a random one",
+        "which iterate is returned",
         choices=("last", "random"),
         decided_by_run=True,
     ),
@@ -171,15 +275,15 @@ for _option in (
         float,
         "how far one adaptive step may go (zeta / L)",
         low=0,
-        needs=("optimizer", ("adaptive",)),
+        needs=(("optimizer", ("adaptive",)),),
     ),
     Option(
         "kappa",
         float,
-        "step of the second sequence: 1/2 is proved, 1 is as printed",
+        "step of the second sequence (1/2 is proved, 1 is as printed)",
         low=0,
         high=1,
-        needs=("optimizer", ("nesterov",)),
+        needs=(("optimizer", ("nesterov",)),),
     ),
     Option(
         "splits",
@@ -221,7 +325,7 @@ for _option in (
     Option(
         "shrink",
         float,
-        "factor on the longest step to try when no step helps; 1 is the paper's",
+        "factor on the longest step to try when no step helps (1 in the paper)",
         low=0,
         high=1,
         panel=SEARCH,

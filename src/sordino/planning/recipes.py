@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from difflib import SequenceMatcher
 from types import MappingProxyType
 from typing import Any
 
@@ -60,6 +61,11 @@ FORMS = ("anchor-free", "anchored")
 LEARNING_RATE = 0.5
 # What a contribution is told besides options.
 _TOLD = "steps_per_epoch"
+# Parts whose own fields may be set, as in "schedule.ratio".
+PARTS = ("schedule", "mechanism")
+# Those that go with any gradient estimate. The others need one that is weighted for them, so they are
+# only for recipes that name them.
+ANY_OPTIMIZER = ("sgd", "adam", "normalized", "bias-corrected")
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,16 @@ class Recipe:
     use_when: str = ""
     avoid_when: str = ""
 
+    def allowed(self) -> dict[str, tuple[str, ...]]:
+        """Names of parts that it may be made of, by option; none where any will do."""
+        own = self.options.get("optimizer", COMMON_OPTIONS["optimizer"])
+        return {
+            "mechanism": self.mechanisms,
+            "sampling": self.samplings,
+            "schedule": self.schedules,
+            "optimizer": self.optimizers or tuple(dict.fromkeys((own, *ANY_OPTIMIZER))),
+        }
+
     def defaults(self) -> dict[str, Any]:
         """All options with their defaults: the recipe's, else those of its parts, else the common ones."""
         first = {
@@ -107,16 +123,62 @@ class Recipe:
         return {**COMMON_OPTIONS, **chosen, **self.options}
 
     def resolve(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """All options: what was given, else the default; refuses what the chosen parts do not use."""
+        """All options: what was given, else the default; refuses what the chosen parts do not use.
+
+        A name such as "schedule.ratio" is a field of the chosen schedule or mechanism, and stays so.
+        """
         offered = self.option_names()
-        for name in given:
-            if name not in offered:
-                raise SordinoError(f"{self.name} has no option {name!r}{nearest(name, offered)}")
-        chosen = {**self.defaults(), **given}
+        settled: dict[str, Any] = {}
         for name, value in given.items():
-            if value != self.defaults()[name]:
+            part, _, field_name = name.partition(".")
+            option = OPTIONS.get(field_name) if is_field(name) else None
+            if option is not None and part in [other for other, _ in option.needs]:
+                name = field_name  # "mechanism.bands" is the option "bands"
+            if (part if is_field(name) else name) not in offered:
+                raise self.unknown(name)
+            if name in settled:
+                raise SordinoError(f"{name} is given twice, as {name!r} and as '{part}.{name}'")
+            settled[name] = value
+        defaults = self.defaults()
+        chosen = {**defaults, **settled}
+        for name, value in settled.items():
+            if name in defaults and value != defaults[name]:
                 self.option(name).check_used(chosen)
         return chosen
+
+    def useful(self, wanted: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of `wanted` that the recipe has, that `given` does not set, and that have an effect."""
+        offered = self.option_names()
+        chosen = {**self.defaults(), **wanted, **given}
+
+        def is_useful(name: str) -> bool:
+            part = name.partition(".")[0] if is_field(name) else name
+            return part in offered and self.option(part).is_used(chosen)
+
+        return {n: v for n, v in wanted.items() if n not in given and is_useful(n)}
+
+    def has_use_for(self, name: str) -> bool:
+        """Whether some choice of its parts makes use of this option."""
+        option, allowed = self.option(name), self.allowed()
+        if option.idle_with is not None:
+            other, values = option.idle_with
+            if set(allowed[other]) <= set(values):
+                return False
+        known = {other: allowed.get(other) or OPTIONS[other].choices for other, _ in option.needs}
+        offered = self.option_names()
+        return not option.needs or any(
+            other in offered and self.has_use_for(other) and set(known[other]) & set(values)
+            for other, values in option.needs
+        )
+
+    def unknown(self, name: str) -> SordinoError:
+        """What to raise for an option that the recipe does not have; it names the nearest."""
+        names = sorted(self.option_names())
+        hint = nearest(name, names)
+        if len(name) < 1000 and "did you mean" not in hint:
+            closest = max(names, key=lambda known: SequenceMatcher(None, name, known).ratio())
+            hint = f"; the nearest of {', '.join(names)} is {closest!r}"
+        return SordinoError(f"{self.name} has no option {shown(name)}{hint}")
 
     def option_names(self) -> frozenset[str]:
         """The options that may be given."""
@@ -149,6 +211,12 @@ class Recipe:
 
     def _arguments(self) -> tuple[str, ...]:
         return tuple(inspect.signature(self.contribution).parameters)
+
+
+def is_field(name: str) -> bool:
+    """Whether it names a field of a part, as "schedule.ratio" does."""
+    part, dot, _ = name.partition(".")
+    return bool(dot) and part in PARTS
 
 
 def _fields(contribution: Any) -> tuple[Any, ...]:

@@ -10,14 +10,16 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sordino._base.errors import SordinoError, require_choice, require_count, require_fraction
 from sordino._base.files import write_atomically
 from sordino._version import __version__
-from sordino.app.cli._console import err, out
+from sordino.app.cli._console import check_outputs, err, new_table, out
+from sordino.app.cli._options import RecipeOptions, with_fields, with_options
+from sordino.app.cli._train import TableRun
 
 if TYPE_CHECKING:
     from sordino.audit import AuditResult, MembershipReport, OneRunResult
@@ -46,6 +48,7 @@ Confidence = Annotated[
 
 
 @app.command("white-box")
+@with_options()
 def white_box(
     recipes: Annotated[
         list[str] | None,
@@ -70,12 +73,13 @@ def white_box(
     ] = False,
     json_file: JsonFile = None,
     plot_file: PlotFile = None,
+    options: RecipeOptions,
 ) -> None:
     """Run the real training loop thousands of times with and without the worst example."""
     runs = QUICK_RUNS if quick else require_count("runs", runs, minimum=100)
     require_fraction("confidence", confidence)
-    _check_outputs(json_file, plot_file)
-    plans, skipped = _plans(recipes or [], plan_file)
+    check_outputs(json_file, plot=plot_file)
+    plans, skipped = _plans(recipes or [], plan_file, options)
     from sordino.audit import white_box as audited
     from sordino.engine import compilation_cache
 
@@ -90,8 +94,9 @@ def white_box(
     _finish("white-box", results, json_file, plot_file)
 
 
-@app.command()
-def client(
+@app.command("client", hidden=True)  # its name up to 0.5
+@app.command("message-chain")
+def message_chain(
     agreement_file: Annotated[
         Path, typer.Argument(help="A federated run's agreement.json; best of a short run.")
     ],
@@ -111,7 +116,7 @@ def client(
     """Let a lying server talk to the real client code, with and without the worst example."""
     require_count("runs", runs, minimum=100)
     require_fraction("confidence", confidence)
-    _check_outputs(json_file, plot_file)
+    check_outputs(json_file, plot=plot_file)
     from sordino.audit import audit_client
     from sordino.together.federated import Agreement
 
@@ -129,53 +134,33 @@ def client(
 
 
 @app.command("one-run")
+@with_options(old_recipe=True)
+@with_fields(TableRun, "asked")
 def one_run(
     file: Annotated[Path, typer.Argument(help="The private table: .csv or .parquet.")],
     *,
-    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
-    epsilon: Annotated[float, typer.Option(help="The privacy budget that is claimed.")],
-    delta: Annotated[
-        float | None, typer.Option(help="Default: a tenth of 1 over the rows.")
-    ] = None,
-    schema_file: Annotated[
-        Path | None, typer.Option("--schema", help="What is public about the table.")
-    ] = None,
-    method: Annotated[str, typer.Option(help="auto, or a name from `sordino recipes`.")] = "auto",
-    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Examples per step.")] = None,
-    task: Annotated[str, typer.Option(help="auto, classification or regression.")] = "auto",
-    adjacency: Annotated[
-        str | None, typer.Option(help="zero-out, add-remove or replace-one.")
-    ] = None,
     canaries: Annotated[
         int, typer.Option(help="How many; each is in with probability 1/2.")
     ] = 1000,
     kind: Annotated[str, typer.Option(help="gradient, mislabelled or random.")] = "gradient",
-    ledger: Annotated[
-        Path | None,
-        typer.Option(envvar="SORDINO_LEDGER", help="The ledger that keeps the data set's budget."),
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="The data set's name in the ledger. Default: the file's.")
-    ] = None,
     confidence: Confidence = 0.95,
     json_file: JsonFile = None,
     plot_file: PlotFile = None,
+    asked: TableRun,
+    options: RecipeOptions,
 ) -> None:
     """Train once on a table with canaries in it, and bound epsilon from below.
 
     The model is thrown away, but it was trained on the table: letting the result out of the house is a
     release with the plan's guarantee, and a ledger is charged for it.
     """
-    _check_outputs(json_file, plot_file)
+    check_outputs(json_file, plot=plot_file)
     require_count("canaries", canaries, minimum=20)
     require_fraction("confidence", confidence)
-    from sordino.app.cli._train import TASKS, check_account, public_schema, resolve_task
     from sordino.audit import auditing
 
-    require_choice("task", task, TASKS)
     auditing()  # before anything is read
-    charged = check_account(ledger, dataset, file)
+    charged = asked.check(file)
     from sordino.app.cli._audited_tables import KINDS, prepared
     from sordino.app.cli._console import show_plan
     from sordino.audit import one_run as audited
@@ -183,20 +168,12 @@ def one_run(
     from sordino.models import read_table
 
     require_choice("kind", kind, KINDS)
+    settings = asked.settings(options)
     frame = read_table(file)
     if charged:
         # A run like any other: the data set is known by the table, not by table and canaries.
         charged["identified_by"] = frame
-    schema = public_schema(frame, target, schema_file)
-    chosen, schema = resolve_task(task, schema)
-    settings: dict[str, Any] = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "method": method,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "adjacency": adjacency,
-    }
+    chosen, schema = asked.schema(frame)
     table = prepared(chosen, frame, schema, settings)
     built = table.plan(canaries)
     show_plan(built)
@@ -230,7 +207,7 @@ def membership(
     plot_file: PlotFile = None,
 ) -> None:
     """Attack a trained model: can it tell members of its training data from others?"""
-    _check_outputs(json_file, plot_file)
+    check_outputs(json_file, plot=plot_file)
     require_count("shadows", shadows, minimum=2)
     require_fraction("confidence", confidence)
     from sordino.app.cli._audited_tables import LoadedModel
@@ -262,15 +239,17 @@ def membership(
     _finish("membership", [report], json_file, plot_file)
 
 
-def _plans(names: list[str], plan_file: Path | None) -> tuple[list[Plan], list[str]]:
+def _plans(
+    names: list[str], plan_file: Path | None, options: RecipeOptions
+) -> tuple[list[Plan], list[str]]:
     """The plans to audit, and recipes of `all` that cannot be."""
     from sordino.audit import affordable, reference_plan
     from sordino.planning import Plan
     from sordino.planning.recipes import RECIPES, recipe_named
 
     if plan_file is not None:
-        if names:
-            raise SordinoError("give recipes or --plan, not both")
+        if names or options.given or options.texts:
+            raise SordinoError("give recipes and their options, or --plan, not both")
         built = Plan.load(plan_file)
         small = affordable(built)
         if small != built:
@@ -285,10 +264,11 @@ def _plans(names: list[str], plan_file: Path | None) -> tuple[list[Plan], list[s
     if not names:
         raise SordinoError("name recipes (see `sordino recipes`), `all`, or a plan with --plan")
     if EVERY not in names:
-        return [reference_plan(recipe_named(name).name) for name in dict.fromkeys(names)], []
+        specs = [recipe_named(name) for name in dict.fromkeys(names)]
+        return [reference_plan(spec.name, **options.of(spec.name)) for spec in specs], []
     audited = [r for r in RECIPES.values() if r.private and not r.adaptive]
     skipped = [r.name for r in RECIPES.values() if r.private and r.adaptive]
-    return [reference_plan(recipe.name) for recipe in audited], skipped
+    return [reference_plan(spec.name, **options.of(spec.name)) for spec in audited], skipped
 
 
 def _show_white_box(
@@ -296,12 +276,9 @@ def _show_white_box(
 ) -> None:
     from math import isfinite
 
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from sordino.audit import POWER, above
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = new_table(collapse_padding=True)
     table.add_column("recipe", no_wrap=True)
     headings = ("mu\nclaimed", "mu measured\n(interval)", "epsilon\nclaimed", "epsilon\nat least")
     for heading in (*headings, "seen\nfrom"):
@@ -332,10 +309,8 @@ def _show_white_box(
 
 
 def _show_one_run(result: OneRunResult) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=False)
+    table = new_table(show_header=False)
     table.add_column(style="cyan")
     table.add_column(justify="right")
     by_gdp = result.epsilon_low_gdp
@@ -355,10 +330,8 @@ def _show_one_run(result: OneRunResult) -> None:
 
 
 def _show_membership(report: MembershipReport) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = new_table()
     table.add_column("attack", no_wrap=True)
     for heading in ("measure", "found", "interval", "allowed"):
         table.add_column(heading, justify="left" if heading == "measure" else "right", no_wrap=True)
@@ -419,11 +392,3 @@ def _finish(
         write_atomically(plot_file, buffer.getvalue())
     if exceeded:
         raise typer.Exit(EXCEEDED)
-
-
-def _check_outputs(json_file: Path | None, plot_file: Path | None) -> None:
-    if plot_file is not None and plot_file.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise SordinoError(f"a plot is a .png, .svg or .pdf file, got {str(plot_file)!r}")
-    for path in (json_file, plot_file):
-        if path is not None and not path.parent.is_dir():
-            raise SordinoError(f"there is no folder {str(path.parent)!r} to write into")

@@ -5,14 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from sordino._base.errors import PrivacyWarning
+from sordino._base.errors import PrivacyWarning, SordinoError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from sordino.planning import Plan
     from sordino.report import ScoreTable
 
@@ -25,6 +28,11 @@ def out() -> Console:
 def err() -> Console:
     """Standard error."""
     return Console(stderr=True, highlight=False)
+
+
+def say(text: str) -> None:
+    """Text on standard output as it is: no markup, and lines as long as they are."""
+    out().print(text, markup=False, soft_wrap=True)
 
 
 def say_error(message: object) -> None:
@@ -53,6 +61,14 @@ def spoken_warnings() -> Iterator[list[str]]:
         yield said
 
 
+def new_table(**settings: Any) -> Table:
+    """A table as all commands show them: a line below the headings, and no frame."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    return Table(box=SIMPLE_HEAD, pad_edge=False, **settings)
+
+
 def show_plan(plan: Plan, parameters: int | None = None) -> None:
     """The plan's page: a panel on a terminal, plain lines elsewhere."""
     lines = plan.lines()
@@ -63,7 +79,7 @@ def show_plan(plan: Plan, parameters: int | None = None) -> None:
     if not console.is_terminal:
         width = max(len(heading) for heading, _ in lines)
         for heading, text in lines:
-            console.print(f"{heading:>{width}}  {text}", soft_wrap=True, markup=False)
+            say(f"{heading:>{width}}  {text}")
         return
     from rich.panel import Panel
     from rich.table import Table
@@ -79,10 +95,7 @@ def show_plan(plan: Plan, parameters: int | None = None) -> None:
 
 def show_scores(comparison: ScoreTable) -> None:
     """Scores on public test data, the private one first."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = new_table()
     table.add_column("model", overflow="fold")
     table.add_column(comparison.metric.replace("_", " "), justify="right", no_wrap=True)
     table.add_column("guarantee")
@@ -106,6 +119,15 @@ def show_guarantee(sentence: str) -> None:
 
     body = Text(sentence)
     console.print(Panel(body, title="[bold]guarantee[/]", title_align="left", border_style="green"))
+
+
+def check_outputs(*files: Path | None, plot: Path | None = None) -> None:
+    """Refuse files that cannot be written, before any work is done for them."""
+    if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise SordinoError(f"a plot is a .png, .svg or .pdf file, got {str(plot)!r}")
+    for path in (*files, plot):
+        if path is not None and not path.parent.is_dir():
+            raise SordinoError(f"there is no folder {str(path.parent)!r} to write into")
 
 
 def _bytes(size: float) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sordino import models, report
-from sordino.app.cli._console import out, show_guarantee, show_scores, spoken_warnings
+from sordino.app.cli._console import out, say, show_guarantee, show_scores, spoken_warnings
 from sordino.app.cli._output import REPORT, staged_folder, write_run
 from sordino.app.cli._train import show_folder, today
 
@@ -68,7 +68,7 @@ def demo(
     show_scores(results)
     show_guarantee(model.guarantee_.sentence())
     show_folder(out_folder)
-    out().print(f"\nOpen {out_folder / REPORT} in a browser.", soft_wrap=True, markup=False)
+    say(f"\nOpen {out_folder / REPORT} in a browser.")
 
 
 def split(frame: Any) -> tuple[Any, Any]:

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sordino import models
 from sordino._base.errors import SordinoError, require_choice, require_count
 from sordino._base.files import write_atomically
-from sordino.app.cli._console import err, out, show_guarantee
+from sordino.app.cli._console import err, out, say, show_guarantee
 from sordino.app.cli._train import today
 from sordino.together import federated, sites
 
@@ -352,11 +352,9 @@ class ReportingEndpoint:
             err().print(f"turn {reply.turn}: refused: {why}", markup=False, soft_wrap=True)
         else:
             sent = self._endpoint.state.sent
-            out().print(
+            say(
                 f"turn {sent.turn:,}, round {sent.round:,}: sent message {sent.index:,}; "
-                f"{_spent(self._endpoint.spent, self._agreement)}",
-                markup=False,
-                soft_wrap=True,
+                f"{_spent(self._endpoint.spent, self._agreement)}"
             )
         return raw
 
@@ -366,14 +364,12 @@ def show_agreement(agreement: Agreement) -> None:
     noise = sqrt(agreement.variance) * agreement.step
     taken = agreement.leak / 65536
     back = "which grows with each message" if agreement.growing else "the same in each message"
-    out().print(
+    say(
         f"{agreement.name}: {agreement.algorithm} over {len(agreement.clients):,} clients, "
         f"{agreement.per_round:,} of them in each of {agreement.rounds:,} rounds; {agreement.trust}\n"
         f"  {agreement.parameters:,} parameters, {agreement.batch:,} examples a message, clip "
         f"{agreement.clip:g}, noise {noise:.4g} ({back}), of which the next message takes back "
-        f"{taken:.5g}",
-        markup=False,
-        soft_wrap=True,
+        f"{taken:.5g}"
     )
 
 
@@ -428,7 +424,7 @@ def _finish(
     history = coordinator.history()
     if done < agreement.rounds:
         for name, reason in coordinator.state.out.items():
-            console.print(f"{name} is out: {reason}", markup=False, soft_wrap=True)
+            say(f"{name} is out: {reason}")
         console.print(f"stopped after {done:,} of {agreement.rounds:,} rounds")
     if not history:
         return
@@ -465,7 +461,7 @@ def _finish(
             "NOT private: the noise comes from a seed that is known; no guarantee is written"
         )
     for path in (*written, folder / "report" / "index.html"):
-        console.print(f"wrote {path}", markup=False, soft_wrap=True)
+        say(f"wrote {path}")
 
 
 def _pad_keys(folder: Path, agreement: Agreement) -> dict[str, bytes] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sordino._base.errors import SordinoError
-from sordino.app.cli._console import out
+from sordino.app.cli._console import new_table, out, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def add(
         rows=rows,
         who=who,
     )
-    out().print(f"{built.name}: {built.describe()}", markup=False, soft_wrap=True)
+    say(f"{built.name}: {built.describe()}")
 
 
 @app.command()
@@ -96,8 +96,9 @@ def history(dataset: _DatasetFilter = None, ledger: _File = None, as_json: _Json
         _show_history(result)
 
 
-@app.command("what-fits")
-def what_fits(
+@app.command("what-fits", hidden=True)  # its name up to 0.5
+@app.command()
+def headroom(
     dataset: Annotated[str, typer.Argument(help="The data set.")],
     plan: Annotated[
         Path | None, typer.Option(help="Also say whether this plan (JSON) fits.", exists=False)
@@ -128,7 +129,7 @@ def what_fits(
         _print_json(answer)
     else:
         for line in lines:
-            out().print(line, markup=False, soft_wrap=True)
+            say(line)
     if not answer.get("plan", {"fits": True})["fits"]:
         raise typer.Exit(1)
 
@@ -147,7 +148,7 @@ def cancel(
         raise SordinoError(f"{len(begins)} runs begin with {run!r}; give more of its identity")
     name = begins[0] if run not in names and begins else run
     book.cancel(name, who=who)
-    out().print(f"{name} is cancelled and no longer charged", markup=False, soft_wrap=True)
+    say(f"{name} is cancelled and no longer charged")
 
 
 @app.command()
@@ -179,7 +180,7 @@ def _opened(path: Path | None) -> Ledger:
 
 
 def _print_json(data: Any) -> None:
-    out().print(json.dumps(data, indent=1), soft_wrap=True, markup=False)
+    say(json.dumps(data, indent=1))
 
 
 def _room(fits: Headroom) -> str:
@@ -196,9 +197,7 @@ _STYLES = {
 
 
 def _show_status(status: Status) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.markup import escape
-    from rich.table import Table
 
     from sordino.privacy import rounded_up
 
@@ -214,9 +213,9 @@ def _show_status(status: Status) -> None:
         soft_wrap=True,
     )
     console.print(f"{_bar(share)} {spent} reserved by {_runs(len(status.reservations))}")
-    console.print(_room(status.fits), soft_wrap=True, markup=False)
+    say(_room(status.fits))
     if status.reservations:
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table = new_table()
         table.add_column("run", overflow="ellipsis", no_wrap=True, max_width=16)
         table.add_column("state", no_wrap=True)
         table.add_column("recipe", no_wrap=True)
@@ -241,11 +240,9 @@ def _show_status(status: Status) -> None:
 
 
 def _show_history(entries: Sequence[LedgerEntry]) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = new_table()
     table.add_column("", justify="right", style="dim")
     table.add_column("when (UTC)", no_wrap=True)
     table.add_column("who", overflow="fold")

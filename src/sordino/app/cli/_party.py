@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sordino._base.errors import PlanMismatchError, SordinoError, require_count, shown
-from sordino.app.cli import _party_options as given
-from sordino.app.cli._console import err, out, say_error, show_guarantee
-from sordino.app.cli._party_progress import Scoring, lines, progress
-from sordino.app.cli._party_results import (
+from sordino.app.cli._console import err, out, say, say_error, show_guarantee
+from sordino.app.cli._options import RecipeOptions, with_fields, with_options
+from sordino.app.cli._party_run import (
     GUARANTEE,
     REPORT,
     SCORES,
+    Scoring,
     finish,
     history_of,
     keep_scores,
     kept_scores,
+    lines,
+    progress,
     show_end,
     write_report,
     write_results,
@@ -42,6 +44,24 @@ app = typer.Typer(
 STOPPED = 1
 _AGAIN = "give the same command again to go on"
 
+Party = Annotated[Path, typer.Argument(help="This party's folder.")]
+Test = Annotated[
+    Path | None,
+    typer.Option(
+        "--test", "--test-file", help="PUBLIC test data; the only data scores are computed on."
+    ),
+]
+AllowModel = Annotated[
+    list[str] | None,
+    typer.Option(
+        envvar="SORDINO_ALLOW_MODEL",
+        help="Code of this machine that the file may name as its model, as module:name.",
+    ),
+]
+Every = Annotated[
+    int | None, typer.Option(help="Turns between two scores; a tenth of them by default.")
+]
+
 
 @app.command()
 def init(
@@ -56,45 +76,26 @@ def init(
     from sordino.together.sites import CARD, create_party
 
     card = create_party(folder, name, examples=examples, host=host, port=port)
-    out().print(
+    say(
         f"{name}: {examples:,} records, at {host}:{port} (and the next two ports)\n"
         f"certificate {card.member.fingerprint}\n"
         f"wrote {folder}; all in it but {CARD} is secret\n"
         f"next: give {folder / CARD} to whoever proposes the run, and tell the others the "
-        "certificate's number",
-        markup=False,
-        soft_wrap=True,
+        "certificate's number"
     )
 
 
 @app.command()
+@with_options()
+@with_fields(ProposalOptions, "wanted")
 def propose(
     cards: Annotated[
         list[Path], typer.Argument(help="The parties' cards; the first is in the middle.")
     ],
     *,
     out_file: Annotated[Path, typer.Option("--out", help="The consortium file.")],
-    recipe: given.Recipe = "dp-srm",
-    schema: given.Schema = None,
-    model: given.Model = None,
-    batch_size: given.BatchSize = None,
-    batches: given.Batches = None,
-    epochs: given.Epochs = None,
-    steps: given.Steps = None,
-    name: given.Name = None,
-    epsilon: given.Epsilon,
-    delta: given.Delta = None,
-    adjacency: given.Adjacency = None,
-    unit: given.Unit = None,
-    one_row_per_person: given.OneRow = False,
-    engine: given.Engine = "mask",
-    colluders: given.Colluders = None,
-    timeout: given.Timeout = 60.0,
-    clip: given.Clip = None,
-    learning_rate: given.Rate = None,
-    momentum: given.Momentum = None,
-    sampling: given.Sampling = None,
-    settings: given.Set = None,
+    wanted: ProposalOptions,
+    options: RecipeOptions,
 ) -> None:
     """Write the file that all parties sign: who, what, how, and for what budget. Reads no record."""
     from sordino.together.parties import Consortium, PartyCard
@@ -103,51 +104,28 @@ def propose(
     if not out_file.parent.is_dir():
         raise SordinoError(f"there is no folder {str(out_file.parent)!r} to write into")
     result = [PartyCard.load(path / CARD if path.is_dir() else path) for path in cards]
-    wanted = ProposalOptions(
-        recipe=recipe,
-        epsilon=epsilon,
-        delta=delta,
-        schema=schema,
-        model=model,
-        engine=engine,
-        colluders=colluders,
-        batch_size=batch_size,
-        batches=batches,
-        epochs=epochs,
-        steps=steps,
-        clip=clip,
-        learning_rate=learning_rate,
-        momentum=momentum,
-        sampling=sampling,
-        adjacency=adjacency,
-        unit=unit,
-        one_row_per_person=one_row_per_person,
-        settings=settings or (),
-    )
     trained = wanted.made_model()
-    terms = wanted.terms(trained, [card.examples for card in result])
+    sizes = [card.examples for card in result]
+    terms = wanted.terms(trained, sizes, wanted.asked(options))
     assert trained.description is not None
-    consortium = Consortium(
-        name or out_file.stem, tuple(result), terms, trained.description, timeout
-    )
+    name = wanted.name or out_file.stem
+    consortium = Consortium(name, tuple(result), terms, trained.description, wanted.timeout)
     consortium.save(out_file)
     show_consortium(consortium)
     show_guarantee(terms.statement())
-    out().print(
+    say(
         f"wrote {out_file}, digest {consortium.digest}\n"
         "next: give it to all parties; each looks at it and signs with\n"
-        f"      sordino party sign FOLDER {out_file.name}",
-        markup=False,
-        soft_wrap=True,
+        f"      sordino party sign FOLDER {out_file.name}"
     )
 
 
 @app.command()
 def sign(
-    folder: given.Party,
+    folder: Party,
     file: Annotated[Path, typer.Argument(help="The consortium file.")],
     *,
-    allow_model: given.AllowModel = None,
+    allow_model: AllowModel = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Look at what is being agreed to, and agree."""
@@ -162,21 +140,17 @@ def sign(
     show_consortium(consortium, own=site.name)
     show_members(consortium)
     show_guarantee(consortium.terms.statement())
-    console.print(f"digest {consortium.digest}", markup=False, soft_wrap=True)
+    say(f"digest {consortium.digest}")
     if not yes and not typer.confirm(f"Sign this as {site.name!r}?"):
         err().print("not signed")
         raise typer.Exit(STOPPED)
     site.sign(consortium, allow=allow)
-    console.print(
-        f"signed; next: sordino party join {folder} --data TABLE, at the same time as the others",
-        markup=False,
-        soft_wrap=True,
-    )
+    say(f"signed; next: sordino party join {folder} --data TABLE, at the same time as the others")
 
 
 @app.command()
 def join(
-    folder: given.Party,
+    folder: Party,
     *,
     data: Annotated[Path, typer.Option(help="This party's table, or what its model loads.")],
     ledger: Annotated[
@@ -186,8 +160,8 @@ def join(
     dataset: Annotated[
         str | None, typer.Option(help="The data set's name in the ledger. Default: the file's.")
     ] = None,
-    test_file: given.Test = None,
-    every: given.Every = None,
+    test_file: Test = None,
+    every: Every = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the others at first.")] = 600.0,
     report: Annotated[
         Path | None, typer.Option(help="Where the report goes. Default: FOLDER/report.html.")
@@ -281,6 +255,8 @@ def join(
 
 
 @app.command()
+@with_options()
+@with_fields(ProposalOptions, "wanted")
 def simulate(
     folder: Annotated[Path, typer.Argument(help="A folder for all parties of the simulation.")],
     *,
@@ -290,29 +266,10 @@ def simulate(
     parties: Annotated[
         str, typer.Option("--parties", "--names", help="How many, or their names with commas.")
     ],
-    recipe: given.Recipe = "dp-srm",
-    schema: given.Schema = None,
-    model: given.Model = None,
-    batch_size: given.BatchSize = None,
-    batches: given.Batches = None,
-    epochs: given.Epochs = None,
-    steps: given.Steps = None,
-    name: given.Name = None,
-    epsilon: given.Epsilon,
-    delta: given.Delta = None,
-    adjacency: given.Adjacency = None,
-    unit: given.Unit = None,
-    one_row_per_person: given.OneRow = False,
-    engine: given.Engine = "mask",
-    colluders: given.Colluders = None,
-    timeout: given.Timeout = 60.0,
-    clip: given.Clip = None,
-    learning_rate: given.Rate = None,
-    momentum: given.Momentum = None,
-    sampling: given.Sampling = None,
-    settings: given.Set = None,
-    test_file: given.Test = None,
-    every: given.Every = None,
+    wanted: ProposalOptions,
+    options: RecipeOptions,
+    test_file: Test = None,
+    every: Every = None,
     report: Annotated[
         Path | None, typer.Option(help="Where the report goes. Default: FOLDER/report.html.")
     ] = None,
@@ -325,30 +282,7 @@ def simulate(
 
     if every is not None:
         require_count("every", every)
-    wanted = ProposalOptions(
-        recipe=recipe,
-        epsilon=epsilon,
-        delta=delta,
-        schema=schema,
-        model=model,
-        engine=engine,
-        colluders=colluders,
-        batch_size=batch_size,
-        batches=batches,
-        epochs=epochs,
-        steps=steps,
-        clip=clip,
-        learning_rate=learning_rate,
-        momentum=momentum,
-        sampling=sampling,
-        adjacency=adjacency,
-        unit=unit,
-        one_row_per_person=one_row_per_person,
-        settings=settings or (),
-    )
-    simulation = Simulation.prepared(
-        folder, wanted, data, _names(parties), name=name or folder.name, timeout=timeout
-    )
+    simulation = Simulation.prepared(folder, wanted, wanted.asked(options), data, _names(parties))
     consortium = simulation.consortium
     for place in range(len(consortium.names)):
         require_engine(consortium, place)
@@ -367,7 +301,7 @@ def simulate(
 
 @app.command()
 def status(
-    folder: given.Party,
+    folder: Party,
     *,
     ledger: Annotated[
         Path | None, typer.Option(envvar="SORDINO_LEDGER", help="Also show this ledger's budget.")
@@ -377,11 +311,7 @@ def status(
     """How far a party is, and what it has agreed to."""
     from sordino.together.sites import CONSORTIUM, MODEL, SIGNATURES, PartySite
 
-    site, console = PartySite.load(folder), out()
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
-
+    site = PartySite.load(folder)
     say(f"{site.name}: {site.card.examples:,} records, at {site.card.host}:{site.card.port}")
     if not (folder / CONSORTIUM).exists():
         say(f"nothing signed yet; next: sordino party sign {folder} FILE")

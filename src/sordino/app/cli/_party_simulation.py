@@ -17,7 +17,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ import typer
 from sordino._base.errors import SordinoError
 from sordino._base.processes import clean_environment, python_module
 from sordino.app.cli._console import err, out, say_error
-from sordino.app.cli._party_progress import progress
+from sordino.app.cli._party_run import progress
 
 if TYPE_CHECKING:
     from sordino.app.cli._party_terms import ProposalOptions
@@ -60,11 +60,9 @@ class Simulation:
         cls,
         folder: Path,
         wanted: ProposalOptions,
+        options: Mapping[str, Any],
         data: Sequence[Path],
         names: Sequence[str],
-        *,
-        name: str,
-        timeout: float,
     ) -> Simulation:
         """Make what is not there yet: parties, the consortium file, signatures."""
         from sordino.together.parties import Consortium
@@ -80,7 +78,7 @@ class Simulation:
         if len(data) == 1:
             tables, parts = tables * count, tuple(f"{i}/{count}" for i in range(count))
             sizes = [len(range(i, sizes[0], count)) for i in range(count)]
-        terms = wanted.terms(model, sizes)
+        terms = wanted.terms(model, sizes, options)
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "consortium.json"
         if not file.exists() and any(
@@ -99,7 +97,8 @@ class Simulation:
         cards = tuple(site.card for site in sites)
         if [card.examples for card in cards] != sizes:
             raise SordinoError(f"{str(folder)!r} is a simulation with other data; {_NEW}")
-        consortium = Consortium(name, cards, terms, model.description, timeout)
+        name = wanted.name or folder.name
+        consortium = Consortium(name, cards, terms, model.description, wanted.timeout)
         if file.exists() and Consortium.load(file).digest != consortium.digest:
             raise SordinoError(f"{str(folder)!r} is a simulation of another run; {_NEW}")
         consortium.save(file)

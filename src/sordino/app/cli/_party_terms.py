@@ -2,46 +2,92 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from sordino._base.errors import SordinoError, shown
-from sordino.app.cli._console import out, show_plan
+from sordino.app.cli._console import new_table, out, say, show_plan
 
 if TYPE_CHECKING:
+    from sordino.app.cli._options import RecipeOptions
     from sordino.together.parties import Consortium, Terms
     from sordino.together.sites import ModelSpec
 
 # Of all parties' records, a tenth of 1 over their number, as in `sordino train`.
 _DELTA_TIMES_RECORDS = 0.1
+_RUN, _BUDGET, _TOGETHER = "The run", "The budget", "Together"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProposalOptions:
     """What whoever proposes has asked for; None leaves a thing to the recipe or to the loss."""
 
-    recipe: str
-    epsilon: float
-    delta: float | None
-    schema: Path | None
-    model: str | None
-    engine: str
-    colluders: int | None
-    batch_size: int | None
-    batches: str | None
-    epochs: float | None
-    steps: int | None
-    clip: float | None
-    learning_rate: float | None
-    momentum: float | None
-    sampling: str | None
-    adjacency: str | None
-    unit: str | None
-    one_row_per_person: bool
-    settings: Sequence[str]
+    recipe: Annotated[str, typer.Option(help="From `sordino recipes`.", rich_help_panel=_RUN)] = (
+        "dp-srm"
+    )
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            help="What is public about the tables: bounds, categories, classes (JSON, TOML).",
+            rich_help_panel=_RUN,
+        ),
+    ] = None
+    model: Annotated[
+        str | None,
+        typer.Option(help="Instead: a model of your own, as module:name.", rich_help_panel=_RUN),
+    ] = None
+    batch_size: Annotated[
+        int | None, typer.Option(help="Records of all parties in a step.", rich_help_panel=_RUN)
+    ] = None
+    batches: Annotated[
+        str | None,
+        typer.Option(help="Instead: each party's own, with commas.", rich_help_panel=_RUN),
+    ] = None
+    epochs: Annotated[
+        float | None, typer.Option(help="Passes over all data.", rich_help_panel=_RUN)
+    ] = None
+    steps: Annotated[
+        int | None, typer.Option(help="Turns, instead of epochs.", rich_help_panel=_RUN)
+    ] = None
+    name: Annotated[str | None, typer.Option(help="Of the run.", rich_help_panel=_RUN)] = None
+    epsilon: Annotated[float, typer.Option(help="Each record's budget.", rich_help_panel=_BUDGET)]
+    delta: Annotated[
+        float | None,
+        typer.Option(help="Default: a tenth of 1 over all records.", rich_help_panel=_BUDGET),
+    ] = None
+    adjacency: Annotated[
+        str | None,
+        typer.Option(help="zero-out, add-remove or replace-one.", rich_help_panel=_BUDGET),
+    ] = None
+    unit: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose data a record is: example, user, client.", rich_help_panel=_BUDGET
+        ),
+    ] = None
+    one_row_per_person: Annotated[
+        bool,
+        typer.Option(
+            "--one-row-per-person",
+            help="Your statement, for --unit user or client: each has one record, at one party only.",
+            rich_help_panel=_BUDGET,
+        ),
+    ] = False
+    engine: Annotated[
+        str,
+        typer.Option(help="How sums are kept secret: mask, mpyc, spu.", rich_help_panel=_TOGETHER),
+    ] = "mask"
+    colluders: Annotated[
+        int | None,
+        typer.Option(help="How many parties may work together.", rich_help_panel=_TOGETHER),
+    ] = None
+    timeout: Annotated[
+        float, typer.Option(help="Seconds that a turn may take.", rich_help_panel=_TOGETHER)
+    ] = 60.0
 
     def made_model(self) -> ModelSpec:
         from sordino.models import Schema
@@ -53,39 +99,32 @@ class ProposalOptions:
             return table_model(Schema.load(self.schema))
         return own_model(str(self.model))
 
-    def terms(self, model: ModelSpec, examples: Sequence[int]) -> Terms:
-        """For parties with so many records."""
-        from sordino.models import choose_learning_rate
+    def asked(self, options: RecipeOptions) -> dict[str, Any]:
+        """The recipe's options, and what of a plan can be set by ``--set`` besides."""
+        given = options.of(self.recipe, lattice_steps=int, adjacency=str, unit=str)
+        stated = {"adjacency": self.adjacency, "unit": self.unit}
+        return given | {name: value for name, value in stated.items() if value is not None}
+
+    def terms(self, model: ModelSpec, examples: Sequence[int], asked: Mapping[str, Any]) -> Terms:
+        """For parties with so many records; `asked` as above."""
+        from sordino.models import AVERAGE, choose_learning_rate
         from sordino.parts import LinearLoss
         from sordino.planning.recipes import recipe_named
         from sordino.together.parties import agree
 
         spec = recipe_named(self.recipe)
-        given = {
-            "clip": self.clip,
-            "learning_rate": self.learning_rate,
-            "momentum": self.momentum,
-            "sampling": self.sampling,
-            "adjacency": self.adjacency,
-            "unit": self.unit,
-        }
-        options = {name: value for name, value in given.items() if value is not None}
-        options |= _settings(self.settings)
+        options = dict(asked)
         linear = isinstance(model.loss, LinearLoss)
         batches = _numbers(self.batches, len(examples))
         size, epochs = self.batch_size, self.epochs
         if linear:
-            result = self._defaults(model.loss, sum(examples), spec.full_batch)
+            result = self._defaults(model.loss, sum(examples), spec.full_batch, asked)
             size = result.batch_size if batches is None and size is None else size
             epochs = result.epochs if epochs is None and self.steps is None else epochs
-            offered = spec.option_names()
-            for name, value in (("clip", result.clip), ("momentum", result.momentum)):
-                if name in offered:
-                    options.setdefault(name, value)
-            if spec.defaults()["output"] == "last" and "average" in offered:
-                from sordino.models import AVERAGE
-
-                options.setdefault("average", AVERAGE)
+            wanted = {"clip": result.clip, "momentum": result.momentum}
+            if {**spec.defaults(), **asked}["output"] == "last":
+                wanted["average"] = AVERAGE
+            options |= spec.useful(wanted, asked)
         terms = agree(
             self.recipe,
             examples=examples,
@@ -101,43 +140,26 @@ class ProposalOptions:
             one_row_per_person=self.one_row_per_person,
             **options,
         )
-        if linear and "learning_rate" in spec.option_names() and "learning_rate" not in options:
-            rate = choose_learning_rate(terms.plan, model.loss)
-            terms = replace(terms, plan=terms.plan.with_update(learning_rate=rate))
+        if linear and "learning_rate" in spec.option_names():
+            rate = options.get("learning_rate") or choose_learning_rate(terms.plan, model.loss)
+            # Momentum also where it has no effect: plans keep the hash that they had up to 0.5.
+            update = {"learning_rate": rate, "momentum": result.momentum}
+            terms = replace(terms, plan=terms.plan.with_update(**update))
         return terms
 
-    def _defaults(self, loss: Any, examples: int, whole: bool) -> Any:
+    def _defaults(self, loss: Any, examples: int, whole: bool, asked: Mapping[str, Any]) -> Any:
         """What `sordino train` would choose for a table, but for passes: here each step is a message."""
         from sordino.models import EPOCHS, choose_settings
 
         return choose_settings(
             loss,
             examples=examples,
-            method=self.recipe,
+            recipe=self.recipe,
             epochs=None if whole else EPOCHS,
             batch_size=None if whole else self.batch_size,
-            clip=self.clip,
-            momentum=self.momentum,
+            clip=asked.get("clip"),
+            momentum=asked.get("momentum"),
         )
-
-
-def _settings(given: Sequence[str]) -> dict[str, Any]:
-    """``--set name=value``, with numbers and true, false and none as such."""
-    result: dict[str, Any] = {}
-    words = {"true": True, "false": False, "none": None}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise SordinoError(f"--set takes name=value, not {shown(text)}")
-        value = value.strip()
-        try:
-            read = words[value] if value in words else json.loads(value)
-        except ValueError:
-            read = value
-        result[name.strip().replace("-", "_")] = (
-            read if isinstance(read, bool | int | float | type(None)) else value
-        )
-    return result
 
 
 def _numbers(text: str | None, parties: int) -> list[float] | None:
@@ -160,24 +182,20 @@ def show_consortium(consortium: Consortium, *, own: str | None = None) -> None:
     terms = consortium.terms
     show_plan(terms.plan, terms.parameters)
     show_shares(consortium, own=own)
-    out().print(
+    say(
         f"engine {terms.engine}: {ENGINES[terms.engine]}; here up to {collusion(terms)}\n"
         f"model: {described(consortium.model)}, {terms.parameters:,} parameters; "
-        f"a turn may take {consortium.timeout:g} s",
-        markup=False,
-        soft_wrap=True,
+        f"a turn may take {consortium.timeout:g} s"
     )
 
 
 def show_shares(consortium: Consortium, *, own: str | None = None) -> None:
     """One line for each party: what it brings, and how often a record of it is used."""
-    from rich.box import SIMPLE_HEAD
     from rich.markup import escape
-    from rich.table import Table
 
     from sordino.together.parties import shares
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = new_table()
     table.add_column("party", overflow="fold")
     for name in ("records", "in a step", "rate"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -201,8 +219,4 @@ def show_members(consortium: Consortium) -> None:
     width = max(len(name) for name in consortium.names)
     console.print("certificates (SHA-256), to be compared with what each party says itself:")
     for partner in consortium.partners:
-        console.print(
-            f"  {partner.name:<{width}}  {partner.member.fingerprint}",
-            markup=False,
-            soft_wrap=True,
-        )
+        say(f"  {partner.name:<{width}}  {partner.member.fingerprint}")

@@ -11,17 +11,18 @@ import typer
 
 from sordino._base.errors import SordinoError, require_count
 from sordino._base.files import write_atomically
-from sordino.app.cli._console import err, out, show_plan
+from sordino.app.cli._console import check_outputs, err, new_table, out, say, show_plan
+from sordino.app.cli._options import RecipeOptions, with_options
 
 if TYPE_CHECKING:
-    from sordino.planning import Plan
+    from sordino.planning import Plan, RecipeRanking
 
 _RUN = "The run"
 _BUDGET = "The budget"
-_OPTIONS = "Options of the recipe"
 _OUTPUT = "Output"
 
 
+@with_options()
 def plan(
     recipe: Annotated[
         list[str] | None,
@@ -73,87 +74,6 @@ def plan(
             rich_help_panel=_BUDGET,
         ),
     ] = "example",
-    clip: Annotated[
-        float | None,
-        typer.Option(help="Largest norm of a contribution.", rich_help_panel=_OPTIONS),
-    ] = None,
-    mechanism: Annotated[
-        str | None,
-        typer.Option(
-            help="auto, independent, blt, dense, tree, leaky, ...", rich_help_panel=_OPTIONS
-        ),
-    ] = None,
-    bands: Annotated[
-        int | None,
-        typer.Option(help="Bands of the banded mechanism.", rich_help_panel=_OPTIONS),
-    ] = None,
-    workload: Annotated[
-        str | None, typer.Option(help="auto, prefix or momentum.", rich_help_panel=_OPTIONS)
-    ] = None,
-    sampling: Annotated[
-        str | None,
-        typer.Option(
-            help="fixed, reshuffled, poisson or without-replacement.", rich_help_panel=_OPTIONS
-        ),
-    ] = None,
-    momentum: Annotated[
-        float | None, typer.Option(help="From 0 to below 1.", rich_help_panel=_OPTIONS)
-    ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="Learning rate.", rich_help_panel=_OPTIONS)
-    ] = None,
-    lr_schedule: Annotated[
-        str | None, typer.Option(help="constant, linear or cosine.", rich_help_panel=_OPTIONS)
-    ] = None,
-    average: Annotated[
-        float | None,
-        typer.Option(help="Average this last share of the iterates.", rich_help_panel=_OPTIONS),
-    ] = None,
-    radius: Annotated[
-        float | None,
-        typer.Option(help="Keep the parameters in this ball.", rich_help_panel=_OPTIONS),
-    ] = None,
-    optimizer: Annotated[
-        str | None,
-        typer.Option(help="sgd, adam, normalized, ...", rich_help_panel=_OPTIONS),
-    ] = None,
-    schedule: Annotated[
-        str | None,
-        typer.Option(help="How noise is spread over the steps.", rich_help_panel=_OPTIONS),
-    ] = None,
-    output: Annotated[
-        str | None, typer.Option(help="last or random iterate.", rich_help_panel=_OPTIONS)
-    ] = None,
-    difference_clip: Annotated[
-        float | None,
-        typer.Option(help="Largest norm of a gradient's change.", rich_help_panel=_OPTIONS),
-    ] = None,
-    residual_clip: Annotated[
-        float | None,
-        typer.Option(help="The same since the epoch began (anchored).", rich_help_panel=_OPTIONS),
-    ] = None,
-    gamma: Annotated[
-        float | None,
-        typer.Option(help="Share of the plain gradient.", rich_help_panel=_OPTIONS),
-    ] = None,
-    decay: Annotated[
-        float | None,
-        typer.Option(help="Share of the last estimate that is kept.", rich_help_panel=_OPTIONS),
-    ] = None,
-    form: Annotated[
-        str | None, typer.Option(help="anchor-free or anchored.", rich_help_panel=_OPTIONS)
-    ] = None,
-    first_batch: Annotated[
-        int | None, typer.Option(help="Size of the first batch.", rich_help_panel=_OPTIONS)
-    ] = None,
-    step_length: Annotated[
-        float | None,
-        typer.Option(help="How far an adaptive step may go.", rich_help_panel=_OPTIONS),
-    ] = None,
-    kappa: Annotated[
-        float | None,
-        typer.Option(help="Second step of the coupling, 0.5 or 1.", rich_help_panel=_OPTIONS),
-    ] = None,
     compare: Annotated[
         bool,
         typer.Option("--compare", help="Rank all recipes at this budget.", rich_help_panel=_OUTPUT),
@@ -173,6 +93,7 @@ def plan(
         int | None,
         typer.Option(help="Model size, to show the noise's memory.", rich_help_panel=_OUTPUT),
     ] = None,
+    options: RecipeOptions,
 ) -> None:
     """Decide a private run and print it as a page; no data is read and no budget is spent."""
     names = recipe or []
@@ -182,29 +103,6 @@ def plan(
         raise SordinoError("one plan is of one recipe; add --compare to rank several")
     if parameters is not None:
         require_count("parameters", parameters)
-    given = {
-        "clip": clip,
-        "mechanism": mechanism,
-        "bands": bands,
-        "workload": workload,
-        "sampling": sampling,
-        "momentum": momentum,
-        "learning_rate": learning_rate,
-        "lr_schedule": lr_schedule,
-        "average": average,
-        "radius": radius,
-        "optimizer": optimizer,
-        "schedule": schedule,
-        "output": output,
-        "difference_clip": difference_clip,
-        "residual_clip": residual_clip,
-        "gamma": gamma,
-        "decay": decay,
-        "form": form,
-        "first_batch": first_batch,
-        "step_length": step_length,
-        "kappa": kappa,
-    }
     request: dict[str, Any] = {
         "examples": examples,
         "batch_size": batch_size,
@@ -216,18 +114,18 @@ def plan(
         "noise": noise,
         "adjacency": adjacency,
         "unit": unit,
-        **{name: value for name, value in given.items() if value is not None},
     }
-    _check_outputs(out_file, plot)
+    check_outputs(out_file, plot=plot)
     if compare:
-        built = _compared(names, request, as_json, wanted=out_file is not None or plot is not None)
+        wanted = out_file is not None or plot is not None
+        built = _compared(names, request, options, as_json, wanted=wanted)
         _save(built, out_file, plot)
         return
     from sordino.planning import plan as make_plan
 
-    built = make_plan(names[0], **request)
+    built = make_plan(names[0], **request, **options.of(names[0]))
     if as_json:
-        out().print(json.dumps(built.to_json(), indent=1), soft_wrap=True, markup=False)
+        say(json.dumps(built.to_json(), indent=1))
     else:
         show_plan(built, parameters)
     if unit != "example":
@@ -240,12 +138,17 @@ def plan(
 
 
 def _compared(
-    names: list[str], request: dict[str, Any], as_json: bool, *, wanted: bool
+    names: list[str],
+    request: dict[str, Any],
+    options: RecipeOptions,
+    as_json: bool,
+    *,
+    wanted: bool,
 ) -> Plan | None:
     """Show the ranking; the best plan if it is `wanted` for a file."""
-    from sordino.app.cli._compare import show_comparison
     from sordino.planning import arguments_for, compare_recipes
 
+    request |= options.of(names[0] if len(names) == 1 else None)
     if request.pop("noise_multiplier") is not None:
         raise SordinoError(
             "a comparison needs one budget for all: give epsilon and delta, not noise_multiplier"
@@ -257,9 +160,9 @@ def _compared(
             names or None, watch=lambda label: status.update(f"planning {label}"), **request
         )
     if as_json:
-        out().print(json.dumps(result.to_json(), indent=1), soft_wrap=True, markup=False)
+        say(json.dumps(result.to_json(), indent=1))
     else:
-        show_comparison(result)
+        _show_comparison(result)
     if not wanted:
         return None
     from sordino.planning import plan as make_plan
@@ -267,14 +170,6 @@ def _compared(
     asked = {**request, "adjacency": result.adjacency}
     arguments = arguments_for(result.best.recipe, result.best.options, asked)
     return make_plan(result.best.recipe, **arguments)
-
-
-def _check_outputs(out_file: Path | None, plot: Path | None) -> None:
-    if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise SordinoError(f"a plot is a .png, .svg or .pdf file, got {str(plot)!r}")
-    for path in (out_file, plot):
-        if path is not None and not path.parent.is_dir():
-            raise SordinoError(f"there is no folder {str(path.parent)!r} to write into")
 
 
 def _save(made: Plan | None, out_file: Path | None, plot: Path | None) -> None:
@@ -286,3 +181,47 @@ def _save(made: Plan | None, out_file: Path | None, plot: Path | None) -> None:
         buffer = io.BytesIO()
         made.plot().savefig(buffer, format=plot.suffix.lower()[1:])
         write_atomically(plot, buffer.getvalue())
+
+
+def _show_comparison(found: RecipeRanking) -> None:
+    """The ranking as a table, what was left out, and the conclusion in words."""
+    from rich.markup import escape
+
+    from sordino.planning import conclusion
+
+    console = out()
+    best = found.best
+    console.print(
+        f"All at epsilon {found.epsilon:.4g}, delta {found.delta:g}, {found.adjacency} adjacency and "
+        f"about {best.gradient_evaluations:,} gradient evaluations:"
+    )
+    table = new_table()
+    table.add_column("")
+    table.add_column("recipe and noise", overflow="fold")
+    table.add_column("noise", justify="right")
+    table.add_column("slow\ngain", justify="right")
+    table.add_column("steps", justify="right")
+    table.add_column("memory", justify="right")
+    table.add_column("needs secret\nrandom batches")
+    for place, row in enumerate(found.ranked):
+        table.add_row(
+            "best" if place == 0 else "",
+            row.label,
+            f"{row.relative_error / best.relative_error:.2f} x",
+            f"{row.gain:.3g}",
+            f"{row.steps:,}",
+            f"{row.noise_vectors:,}",
+            "yes" if row.secret_batches else "no",
+            style="bold green" if place == 0 else "",
+        )
+    console.print(table)
+    console.print(
+        "noise: in the iterates, relative to the way of a gradient of norm clip; slow gain: how much "
+        "of slow noise gets there, against a plain gradient; memory: vectors of the model's size. "
+        "Recipes that pay for differences assume that those stay within their clip.",
+        style="dim",
+    )
+    for label, reason in found.left_out:
+        console.print(f"left out: {escape(label)}: {escape(reason)}", style="dim")
+    console.print()
+    console.print(escape(conclusion(found)), style="bold")

@@ -10,7 +10,7 @@ import typer
 from sordino import models
 from sordino._base.errors import SordinoError
 from sordino._base.files import write_atomically
-from sordino.app.cli._console import out
+from sordino.app.cli._console import say
 from sordino.app.cli._output import MODEL
 
 
@@ -38,7 +38,7 @@ def predict(
     frame = models.read_table(file)
     table = predictions(fitted, target, frame)
     write_atomically(where, table.to_csv(index=False))
-    out().print(f"wrote {where}: {len(table):,} predictions", soft_wrap=True, markup=False)
+    say(f"wrote {where}: {len(table):,} predictions")
 
 
 def predictions(model: Any, target: str, frame: Any) -> Any:

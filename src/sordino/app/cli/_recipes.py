@@ -2,51 +2,95 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
-from sordino.app.cli._console import out
+import typer
+
+from sordino.app.cli._console import new_table, out
 
 if TYPE_CHECKING:
-    from sordino.planning import Recipe
-
-
-def recipes() -> None:
-    """List the recipes: what each does, and when to use it."""
-    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    from sordino.planning.recipes import RECIPES
+    from sordino.planning import Recipe
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=False)
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="One recipe, with all its options.")] = None,
+) -> None:
+    """List the recipes: what each does, and when to use it; with a name, also its options."""
+
+    from sordino.planning.recipes import RECIPES, recipe_named
+
+    listed = list(RECIPES.values()) if name is None else [recipe_named(name)]
+    table = new_table(show_lines=False)
     table.add_column("recipe", style="bold cyan", no_wrap=True)
     table.add_column("what it is", overflow="fold")
-    for recipe in RECIPES.values():
-        text = Text()
-        text.append(f"{recipe.title}\n", style="bold")
-        parts = (
-            ("contribution", _contribution(recipe)),
-            ("noise", ", ".join(recipe.mechanisms)),
-            ("schedule", _schedules(recipe)),
-            ("update", _updates(recipe)),
-            ("batches", "all examples" if recipe.full_batch else ", ".join(recipe.samplings)),
-            ("defaults", ", ".join(f"{k} {_short(v)}" for k, v in recipe.options.items())),
-            ("theory's settings from", _facts(recipe.name)),
-            ("use when", recipe.use_when),
-            ("avoid when", recipe.avoid_when),
-            ("from", recipe.reference),
-        )
-        for name, value in parts:
-            if value:
-                text.append(f"{name}: ", style="dim")
-                text.append(f"{value}\n")
-        table.add_row(recipe.name, text)
+    for recipe in listed:
+        table.add_row(recipe.name, _page(recipe))
     console = out()
     console.print(table)
+    if name is not None:
+        console.print(_options(listed[0]))
+        console.print(
+            "Each is an option of the same name, as --learning-rate, or --set learning_rate=0.1. "
+            "--set schedule.NAME=VALUE sets a field of the chosen schedule, --set mechanism.NAME=VALUE "
+            "of the mechanism.",
+            style="dim",
+        )
     console.print(
-        "See what one would do with: sordino plan RECIPE --examples 60000 --batch-size 500 "
+        f"See what {'one' if name is None else 'it'} would do with: sordino plan "
+        f"{'RECIPE' if name is None else name} --examples 60000 "
+        f"{'' if name is not None and listed[0].full_batch else '--batch-size 500 '}"
         "--epochs 4 --epsilon 1 --delta 1e-6"
     )
+
+
+def _page(recipe: Recipe) -> Text:
+    from rich.text import Text
+
+    text = Text()
+    text.append(f"{recipe.title}\n", style="bold")
+    parts = (
+        ("contribution", _contribution(recipe)),
+        ("noise", ", ".join(recipe.mechanisms)),
+        ("schedule", _schedules(recipe)),
+        ("update", _updates(recipe)),
+        ("batches", "all examples" if recipe.full_batch else ", ".join(recipe.samplings)),
+        ("defaults", ", ".join(f"{k} {_short(v)}" for k, v in recipe.options.items())),
+        ("theory's settings from", _facts(recipe.name)),
+        ("use when", recipe.use_when),
+        ("avoid when", recipe.avoid_when),
+        ("from", recipe.reference),
+    )
+    for name, value in parts:
+        if value:
+            text.append(f"{name}: ", style="dim")
+            text.append(f"{value}\n")
+    return text
+
+
+def _options(recipe: Recipe) -> Table:
+    """The recipe's options with their defaults: the values that it allows, where it allows fewer."""
+    from rich.markup import escape
+
+    from sordino.planning.recipes import OPTIONS
+
+    table = new_table()
+    table.add_column("option", style="cyan", no_wrap=True)
+    table.add_column("default", no_wrap=True)
+    table.add_column("what it means", overflow="fold")
+    defaults, offered = recipe.defaults(), recipe.option_names()
+    allowed = recipe.allowed()
+    for name in sorted(offered, key=[*OPTIONS, *sorted(offered)].index):
+        if not recipe.has_use_for(name):
+            continue
+        option = recipe.option(name)
+        if allowed.get(name):
+            option = replace(option, choices=allowed[name])
+        table.add_row(name, _short(defaults[name]), escape(option.described()))
+    return table
 
 
 def _facts(name: str) -> str:
@@ -64,7 +108,7 @@ def _short(value: object) -> str:
     """A default as it is typed; "none" for the clip of algorithms without privacy."""
     if isinstance(value, float):
         return f"{value:g}" if value < 1e20 else "none"
-    return str(value)
+    return "none" if value is None else str(value)
 
 
 def _contribution(recipe: Recipe) -> str:

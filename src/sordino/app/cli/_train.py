@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sordino._base.errors import SordinoError, nearest, require_choice, require_positive
-from sordino.app.cli._console import err, out, show_guarantee, show_scores, spoken_warnings
+from sordino.app.cli._console import err, out, say, show_guarantee, show_scores, spoken_warnings
+from sordino.app.cli._options import RecipeOptions, with_fields, with_options
 
 if TYPE_CHECKING:
     from sordino.models import Schema
@@ -18,34 +20,71 @@ if TYPE_CHECKING:
 TASKS = ("auto", "classification", "regression")
 
 
-def train(
-    file: Annotated[Path, typer.Argument(help="The private table: .csv or .parquet.")],
-    *,
+@dataclass(frozen=True, kw_only=True)
+class TableRun:
+    """A private run on a table: what `train` and `audit one-run` are asked for."""
+
     target: Annotated[
         str | None, typer.Option(help="The column to predict (or named in the schema).")
-    ] = None,
-    epsilon: Annotated[float, typer.Option(help="Privacy budget.")],
-    delta: Annotated[
-        float | None, typer.Option(help="Default: a tenth of 1 over the rows.")
-    ] = None,
+    ] = None
+    epsilon: Annotated[float, typer.Option(help="Privacy budget.")]
+    delta: Annotated[float | None, typer.Option(help="Default: a tenth of 1 over the rows.")] = None
     schema_file: Annotated[
         Path | None,
         typer.Option(
             "--schema", help="What is public about the table: bounds, categories, classes, rows."
         ),
-    ] = None,
-    method: Annotated[str, typer.Option(help="auto, or a name from `sordino recipes`.")] = "auto",
-    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Examples per step.")] = None,
+    ] = None
+    recipe: Annotated[str, typer.Option(help="auto, or a name from `sordino recipes`.")] = "auto"
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None
+    batch_size: Annotated[int | None, typer.Option(help="Examples per step.")] = None
+    task: Annotated[str, typer.Option(help="auto, classification or regression.")] = "auto"
+    adjacency: Annotated[str | None, typer.Option(help="zero-out, add-remove or replace-one.")] = (
+        None
+    )
+    ledger: Annotated[
+        Path | None,
+        typer.Option(envvar="SORDINO_LEDGER", help="The ledger that keeps the data set's budget."),
+    ] = None
+    dataset: Annotated[
+        str | None, typer.Option(help="The data set's name in the ledger. Default: the file's.")
+    ] = None
+
+    def check(self, file: Path) -> dict[str, Any]:
+        """Find typos before a large file is read; the estimator's settings for a ledger."""
+        require_choice("task", self.task, TASKS)
+        require_positive("epsilon", self.epsilon)
+        return check_account(self.ledger, self.dataset, file)
+
+    def settings(self, options: RecipeOptions) -> dict[str, Any]:
+        """What the estimator is told."""
+        from sordino.models import automatic_recipe
+
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "recipe": self.recipe,
+            "options": options.of(automatic_recipe(self.recipe, self.adjacency)),
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "adjacency": self.adjacency,
+        }
+
+    def schema(self, frame: Any) -> tuple[str, Schema]:
+        """The task and the schema of a table."""
+        return resolve_task(self.task, public_schema(frame, self.target, self.schema_file))
+
+
+@with_options(old_recipe=True)
+@with_fields(TableRun, "asked")
+def train(
+    file: Annotated[Path, typer.Argument(help="The private table: .csv or .parquet.")],
+    *,
     test_file: Annotated[
         Path | None, typer.Option(help="PUBLIC test data; the only data scores are computed on.")
     ] = None,
-    task: Annotated[str, typer.Option(help="auto, classification or regression.")] = "auto",
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="Default: <file>-sordino, beside the file.")
-    ] = None,
-    adjacency: Annotated[
-        str | None, typer.Option(help="zero-out, add-remove or replace-one.")
     ] = None,
     unit: Annotated[
         str, typer.Option(help="Who is protected: example (one row), user or client.")
@@ -64,13 +103,6 @@ def train(
     noise: Annotated[
         str, typer.Option(help="gaussian, or discrete: exact on a lattice, slower.")
     ] = "gaussian",
-    ledger: Annotated[
-        Path | None,
-        typer.Option(envvar="SORDINO_LEDGER", help="The ledger that keeps the data set's budget."),
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="The data set's name in the ledger. Default: the file's.")
-    ] = None,
     resume: Annotated[
         bool,
         typer.Option(
@@ -84,6 +116,8 @@ def train(
     force: Annotated[
         bool, typer.Option("--force", help="Replace an earlier run's folder.")
     ] = False,
+    asked: TableRun,
+    options: RecipeOptions,
 ) -> None:
     """Train a private linear model on a table; write the model, plan, guarantee and report.
 
@@ -94,31 +128,22 @@ def train(
     folder = out_folder if out_folder is not None else _beside(file)
     checkpoint = settle_checkpoint(folder, resume=resume, restart=restart)
     check_free(folder, force=force)
-    # Checked again when planning; here so that a typo does not wait for a large file.
-    require_choice("task", task, TASKS)
-    require_positive("epsilon", epsilon)
     check_unit(unit, one_row_per_person, person_column)
-    charged = check_account(ledger, dataset, file)
-
+    charged = asked.check(file)
     from sordino.engine import forget
     from sordino.models import read_table
+
+    settings = asked.settings(options)
 
     with spoken_warnings() as notes:
         frame = read_table(file)
         features, population = apart(frame, person_column)
-        schema = public_schema(features, target, schema_file)
+        chosen, schema = asked.schema(features)
         check_no_feature(person_column, schema)
         test = None if test_file is None else read_table(test_file)
-        chosen, schema = resolve_task(task, schema)
         from sordino.app.cli._fitting import fit, score
 
-        settings: dict[str, Any] = {
-            "epsilon": epsilon,
-            "delta": delta,
-            "method": method,
-            "epochs": epochs,
-            "batch_size": batch_size,
-            "adjacency": adjacency,
+        settings |= {
             "unit": unit,
             "one_row_per_person": one_row_per_person,
             "noise": noise,
@@ -308,6 +333,5 @@ def today() -> str:
 
 def show_folder(folder: Path) -> None:
     """Where everything is."""
-    console = out()
     for name in sorted(entry.name for entry in folder.iterdir()):
-        console.print(f"wrote {folder / name}", soft_wrap=True, markup=False)
+        say(f"wrote {folder / name}")

@@ -11,7 +11,7 @@ import typer
 
 from sordino import models, planning, privacy
 from sordino._base.errors import SordinoError
-from sordino.app.cli._console import err, out
+from sordino.app.cli._console import err, out, say
 from sordino.app.cli._output import GUARANTEE, MODEL, PLAN, REPORT
 
 if TYPE_CHECKING:
@@ -52,11 +52,9 @@ def verify(
         )
         out().print(f"{PLAN} gives the guarantee that {GUARANTEE} states", soft_wrap=True)
         return
-    out().print(
+    say(
         f"{MODEL}, {PLAN} and {REPORT} are the files that {GUARANTEE} is about, and the plan gives "
-        f"the guarantee that it states.\n{_UNSIGNED}",
-        soft_wrap=True,
-        markup=False,
+        f"the guarantee that it states.\n{_UNSIGNED}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from sordino.parts.schedules import (
     require_public,
     smoothed,
     subsampled_schedule,
+    write_influence,
 )
 from sordino.planning import Plan
 
@@ -89,7 +91,7 @@ class EstimatedInfluence:
         rising = require_choice("fit", fit, FITS) == "exponential"
         if population.sampling == POISSON and plan.epsilon is not None and plan.delta is not None:
             return subsampled_schedule(
-                expinfl(self.rate(), population.steps) if rising else self.smooth_log_q(),
+                self._log_q(fit),
                 rate=population.rate,
                 steps=population.steps,
                 epsilon=plan.epsilon,
@@ -104,6 +106,40 @@ class EstimatedInfluence:
         if rising:
             return ExpInfluence(self.rate(), **settings)
         return Influence(tuple(self.smooth_log_q().tolist()), **settings)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        fit: str = "exponential",
+        *,
+        ratio_cap: float | None = 2.0,
+    ) -> Influence:
+        """Write the fitted influence as a file for ``--schedule influence --set schedule.file=...``.
+
+        In Python: ``sordino.plan(..., schedule="influence", **{"schedule.file": path})``. Plans with
+        the same number of steps can use it, at any budget. `fit` and `ratio_cap` as in `schedule`.
+        """
+        result = Influence(
+            tuple(self._log_q(fit).tolist()),
+            ratio_cap=ratio_cap,
+            separation=least_separation(self.plan.population),
+        )
+        about = {
+            "fit": fit,
+            "plan": self.plan.hash,
+            "loss": self.loss,
+            "at": self.at.tolist(),
+            "q": self.q.tolist(),
+            "standard_error": self.standard_error.tolist(),
+        }
+        write_influence(path, result, about)
+        return result
+
+    def _log_q(self, fit: str) -> Array:
+        """``log q_t`` (T,) by one of `FITS`."""
+        if require_choice("fit", fit, FITS) == "exponential":
+            return expinfl(self.rate(), self.plan.population.steps)
+        return self.smooth_log_q()
 
     def saving(self, other: Plan) -> float:
         """The share of the final objective that `other` is predicted to save.

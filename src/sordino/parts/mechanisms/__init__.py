@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sordino.parts.mechanisms._cancelling import Cancelling as Cancelling
     from sordino.parts.mechanisms._catalogue import MECHANISMS as MECHANISMS
     from sordino.parts.mechanisms._catalogue import fit_mechanism as fit_mechanism
+    from sordino.parts.mechanisms._catalogue import mechanism_fields as mechanism_fields
     from sordino.parts.mechanisms._catalogue import mechanism_from_json as mechanism_from_json
     from sordino.parts.mechanisms._chacha import KEY_BYTES as KEY_BYTES
     from sordino.parts.mechanisms._chacha import ChaCha20Generator as ChaCha20Generator

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from inspect import Parameter, signature
+from typing import Any, get_type_hints
 
 import numpy as np
 
-from sordino._base.errors import SordinoError
+from sordino._base.errors import SordinoError, nearest
 from sordino.parts.mechanisms._banded import Banded
 from sordino.parts.mechanisms._base import LONGEST_MATRIX, Mechanism
 from sordino.parts.mechanisms._base import MECHANISMS as MECHANISMS
@@ -35,26 +37,52 @@ _AUTO_ROOT_STEPS = 1024
 
 
 def fit_mechanism(
-    name: str, workload: LinearMap, participation: Participation, bands: int | None = None
+    name: str,
+    workload: LinearMap,
+    participation: Participation,
+    bands: int | None = None,
+    **own: Any,
 ) -> Mechanism:
     """The named mechanism with the least error of `workload` under `participation`.
 
     A pure function, so the last few results are kept: comparing learning rates or cross-validating
     plans a run once. Mechanisms that exist for Toeplitz workloads only ('blt', 'banded',
-    'toeplitz') are fitted to the nearest one of another map.
+    'toeplitz') are fitted to the nearest one of another map. `own` are other arguments that this
+    mechanism's `fit` has.
     """
-    MECHANISMS[name]  # an unknown name is refused before anything is fitted
+    known = mechanism_fields(name)  # an unknown name is refused before anything is fitted
+    for field in own:
+        if field not in known:
+            hint = nearest(field, known) if known else ""
+            raise SordinoError(f"mechanism {name!r} has no field {field!r}{hint}")
+    settings = tuple(sorted({"bands": bands, **own}.items()))
     try:
-        hash(workload)
+        hash((workload, settings))
     except TypeError:
-        return _fitted(name, workload, participation, bands)
-    return _remembered(name, workload, participation, bands)
+        return _fitted(name, workload, participation, settings)
+    return _remembered(name, workload, participation, settings)
+
+
+def mechanism_fields(name: str) -> dict[str, Any]:
+    """What can be set of a mechanism beside its name, with types where they are known."""
+    fit = MECHANISMS[name]
+    named = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        hints = get_type_hints(fit)
+    except (NameError, TypeError):  # of another package, not importable from here
+        hints = {}
+    # The first two are the workload and the participation.
+    given = list(signature(fit).parameters.values())[2:]
+    return {one.name: hints.get(one.name) for one in given if one.kind in named}
 
 
 def _fitted(
-    name: str, workload: LinearMap, participation: Participation, bands: int | None
+    name: str,
+    workload: LinearMap,
+    participation: Participation,
+    settings: tuple[tuple[str, Any], ...],
 ) -> Mechanism:
-    return MECHANISMS[name](workload, participation, bands=bands)
+    return MECHANISMS[name](workload, participation, **dict(settings))
 
 
 _remembered = lru_cache(maxsize=32)(_fitted)

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from sordino.parts.schedules._base import Uniform as Uniform
     from sordino.parts.schedules._base import schedule_from_json as schedule_from_json
     from sordino.parts.schedules._catalogue import SCHEDULES as SCHEDULES
+    from sordino.parts.schedules._catalogue import schedule_fields as schedule_fields
     from sordino.parts.schedules._catalogue import schedule_named as schedule_named
     from sordino.parts.schedules._catalogue import subsampled_schedule as subsampled_schedule
     from sordino.parts.schedules._correlated import (
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from sordino.parts.schedules._shapes import MomentumQuadratic as MomentumQuadratic
     from sordino.parts.schedules._shapes import MomExpInfluence as MomExpInfluence
     from sordino.parts.schedules._shapes import Quadratic as Quadratic
+    from sordino.parts.schedules._shapes import write_influence as write_influence
     from sordino.parts.schedules._subsampled import allocate_subsampled as allocate_subsampled
     from sordino.parts.schedules._subsampled import search_subsampled as search_subsampled
 else:

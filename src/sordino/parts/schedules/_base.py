@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar, TypeVar
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from sordino._base.codec import pack, unpack
 from sordino._base.errors import (
     SordinoError,
-    require_choice,
+    nearest,
     shown,
 )
 from sordino._base.registry import Registry
@@ -101,12 +101,24 @@ def schedule_from_json(data: dict[str, Any]) -> NoiseSchedule:
     return make(kind, unpacked)
 
 
+def schedule_fields(kind: str) -> dict[str, Any]:
+    """What a schedule of this kind is made of, with types."""
+    cls = SCHEDULES[kind]
+    hints = get_type_hints(cls)
+    return {field.name: hints[field.name] for field in fields(cls)}  # type: ignore[arg-type]
+
+
 def make(kind: str, parameters: dict[str, Any]) -> NoiseSchedule:
     """The schedule of this kind with these parameters, or an error that names the right ones."""
-    cls = SCHEDULES[kind]
-    known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+    cls, known = SCHEDULES[kind], schedule_fields(kind)
     for name in parameters:
-        require_choice(f"parameter of schedule {kind!r}", name, known)
+        if name not in known:
+            hint = nearest(name, known) if known else ", nor any other"
+            raise SordinoError(f"schedule {kind!r} has no parameter {shown(name)}{hint}")
+    needed = [f.name for f in fields(cls) if f.default is MISSING]  # type: ignore[arg-type]
+    missing = [name for name in needed if name not in parameters]
+    if missing:
+        raise SordinoError(f"schedule {kind!r} needs {' and '.join(missing)}")
     try:
         return cls(**parameters)
     except TypeError:

@@ -10,14 +10,16 @@ from sordino._base.errors import SordinoError
 from sordino.parts.schedules._allocate import SAFE_RATIO
 from sordino.parts.schedules._base import SCHEDULES as SCHEDULES
 from sordino.parts.schedules._base import NoiseSchedule, Uniform, make
-from sordino.parts.schedules._shapes import FixedSchedule
+from sordino.parts.schedules._base import schedule_fields as schedule_fields
+from sordino.parts.schedules._shapes import FixedSchedule, Influence, read_influence
 from sordino.parts.schedules._subsampled import search_subsampled
 
 
 def schedule_named(schedule: str | NoiseSchedule, steps: int, **parameters: Any) -> NoiseSchedule:
     """The schedule of this name with these parameters, checked to suit a run of `steps` steps.
 
-    A ready `NoiseSchedule` is checked and returned.
+    A ready `NoiseSchedule` is checked and returned. An influence may also be named by the `file` that
+    ``sordino influence`` wrote; other parameters come before what is in it.
 
     >>> schedule_named("exponential", 100, ratio=1.8).describe()
     "exponentially falling noise, the first step's 1.8 times the last's"
@@ -27,6 +29,8 @@ def schedule_named(schedule: str | NoiseSchedule, steps: int, **parameters: Any)
             raise SordinoError("parameters go with a schedule's name, not with a ready schedule")
         built = schedule
     else:
+        if schedule == Influence.kind and "file" in parameters:
+            parameters = read_influence(parameters.pop("file")) | parameters
         built = make(schedule, parameters)
     built.relative_noise(steps)
     return built
