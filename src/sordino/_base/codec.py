@@ -1,4 +1,4 @@
-"""How values are written: one text for one meaning, files of JSON, and numbers packed into JSON."""
+"""How values are written: one text for one meaning, files of JSON, numbers packed into JSON, the time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,12 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import DAMAGE, SordinoError, one_line, require_count
 from sordino._base.files import write_atomically
+
+
+def utc_now(timespec: str = "seconds") -> str:
+    """Now, in UTC, in ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec=timespec)
+
 
 T = TypeVar("T")
 

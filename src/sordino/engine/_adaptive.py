@@ -36,12 +36,10 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import PlanMismatchError, SordinoError, require_choice
 from sordino._base.keys import RunKey
-from sordino.engine._entry import as_parameters, as_records, check_rows
 from sordino.engine._noise import Layout
-from sordino.engine._records import Records, prepare
-from sordino.engine._release import add_noise, estimate_of
+from sordino.engine._records import Records, as_parameters, as_records, check_rows, prepare
 from sordino.engine._run import CHECKPOINTS, DRIVERS, POINTS, PublicState
-from sordino.engine._stepper import evaluator_of
+from sordino.engine._stepper import add_noise, estimate_of, evaluator_of
 from sordino.parts import LinearLoss, even_width, float32_down
 from sordino.parts.contributions import Batch, Evaluator, LinearEvaluator, VmapEvaluator
 from sordino.parts.mechanisms import gaussian_key, standard_normal_rows
@@ -71,7 +69,7 @@ Penalty = Callable[[Any], jax.Array]
 
 
 class AdaptiveRun:
-    """A plan with an adaptive budget being executed: the counterpart of `engine.run.Run`.
+    """A plan with an adaptive budget being executed: the counterpart of `TrainingRun`.
 
     `trace` has one record of public facts per iteration: the step's size and the ``mu^2`` spent.
     """

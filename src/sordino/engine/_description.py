@@ -1,4 +1,4 @@
-"""The identity of a run of the engine (`sordino._base.identity`): the same run is told from any other.
+"""The identity of a run of the engine (`sordino._base.keys`): the same run is told from any other.
 
 Before a run goes on from a checkpoint, a key is used again, or a ledger takes a run for one that it was
 paid for already, all of this must be equal:
@@ -27,8 +27,7 @@ import jax
 import numpy as np
 
 from sordino._base.errors import PlanMismatchError, SordinoError
-from sordino._base.identity import Identity, changes
-from sordino._base.keys import RunKey
+from sordino._base.keys import Identity, RunKey, changes
 from sordino._version import __version__, code_digest
 
 _BLOCK = 1 << 24

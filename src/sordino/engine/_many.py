@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.keys import RunKey
-from sordino.engine._drivers import scan_chunk
 from sordino.engine._noise import DrawnRows, GaussianNoise, NoiseSource, NoiseState
 from sordino.engine._records import Picked, Records, Slices
-from sordino.engine._run import TrainingRun, chosen_step
+from sordino.engine._run import TrainingRun, chosen_step, scan_chunk
 from sordino.engine._stepper import State, StepNow, Stepper
 from sordino.engine._train import train
 from sordino.parts import LinearLoss, Population

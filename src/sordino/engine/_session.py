@@ -29,11 +29,9 @@ from sordino._base.errors import PlanMismatchError, SordinoError
 from sordino._base.keys import RunKey, run_key_of
 from sordino._base.keystore import KeyStore
 from sordino.engine._charging import LedgerAccount
-from sordino.engine._drivers import chunk_starts
-from sordino.engine._entry import as_parameters, as_records, row_count
 from sordino.engine._noise import Layout, noise_rows, run_noise
-from sordino.engine._queries import refuse_others
-from sordino.engine._run import chosen_step
+from sordino.engine._records import as_parameters, as_records, row_count
+from sordino.engine._run import chosen_step, chunk_starts
 from sordino.engine._stepper import (
     State,
     Stepper,
@@ -42,7 +40,7 @@ from sordino.engine._stepper import (
     evaluator_of,
     update_of,
 )
-from sordino.engine._train import Result
+from sordino.engine._train import Result, refuse_others
 from sordino.engine.ledger._ledger import Ledger
 from sordino.parts import even_width
 from sordino.parts.contributions import Batch

@@ -8,7 +8,10 @@ from typing import Any
 
 from sordino._base.errors import SordinoError, require_choice
 from sordino._base.registry import Registry
+from sordino.privacy import NoiseKind
 
+GAUSSIAN, DISCRETE = NoiseKind.GAUSSIAN.value, NoiseKind.DISCRETE.value
+NOISE_KINDS = (GAUSSIAN, DISCRETE)
 CLIPPING, BATCHES, NOISE, UPDATE, SEARCH = (
     "Clipping",
     "Batches",
@@ -106,6 +109,16 @@ def parse_as(name: str, kind: Any, text: str, *, optional: bool = False) -> Any:
 def _listed(names: Any) -> str:
     *first, last = names
     return f"{', '.join(first)} or {last}" if first else str(last)
+
+
+def checked_kind(noise: object) -> str:
+    """`noise`, if it is the name of a kind."""
+    if not isinstance(noise, str) or noise.strip().replace(".", "", 1).isdigit():
+        raise SordinoError(
+            f"noise names the kind of noise, {' or '.join(NOISE_KINDS)}; its amount in units of the "
+            f"clip is noise_multiplier, so write noise_multiplier={noise!r}"
+        )
+    return str(require_choice("noise", noise, NOISE_KINDS))
 
 
 OPTIONS: Registry[Option] = Registry("option")

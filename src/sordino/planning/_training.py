@@ -21,7 +21,7 @@ from sordino._base.errors import (
     shown,
 )
 from sordino.parts import Population
-from sordino.parts.contributions import Contribution, contribution_from_json
+from sordino.parts.contributions import Contribution, Lagged, contribution_from_json
 from sordino.parts.mechanisms import (
     Channels,
     Lattice,
@@ -36,10 +36,21 @@ from sordino.parts.mechanisms import (
 from sordino.parts.schedules import AdaptiveBudget, NoiseSchedule, schedule_from_json
 from sordino.parts.updates import UpdateSettings
 from sordino.planning._accounting import float32_up, guarantee_of
-from sordino.planning._kinds import DISCRETE, GAUSSIAN, NOISE_KINDS, without_lattice
+from sordino.planning._options import DISCRETE, GAUSSIAN, NOISE_KINDS
 from sordino.planning._query import QUERIES
 from sordino.planning.recipes import Recipe
 from sordino.privacy import Guarantee
+
+
+def without_lattice(spec: Recipe, contribution: Contribution) -> str:
+    """Why a recipe's noise cannot be on a lattice; nothing if it can."""
+    if not spec.private:
+        return "adds no noise"
+    if isinstance(contribution, Lagged):
+        return "splits its noise between streams by real factors"
+    if spec.adaptive:
+        return "decides during the run how much noise a query gets"
+    return ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import SequenceMatcher
 from types import MappingProxyType
 from typing import Any
@@ -574,3 +574,22 @@ for _recipe in OURS:
 def recipe_named(name: str) -> Recipe:
     """The recipe called `name`, or an error with the nearest name."""
     return RECIPES[name]
+
+
+def register(recipe: Recipe) -> None:
+    """Enter a recipe into the table; the same one again changes nothing.
+
+    Args:
+      recipe: its name must be free. A new class of contributions among its parts becomes known as
+        well, for plans that are read from files.
+    """
+    if not isinstance(recipe, Recipe):
+        raise SordinoError(f"register takes a sordino.Recipe, got a {type(recipe).__name__}")
+    known = RECIPES.get(recipe.name)
+    if (
+        known is not None
+        and same_part(known.contribution, recipe.contribution)
+        and replace(known, contribution=recipe.contribution) == recipe
+    ):
+        return
+    RECIPES.add(recipe.name, recipe)

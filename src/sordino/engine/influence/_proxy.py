@@ -22,11 +22,9 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
 from sordino._base.keys import RunKey
-from sordino.engine._drivers import scan_steps
-from sordino.engine._entry import as_records
 from sordino.engine._noise import GaussianNoise, Layout, parameter_count
-from sordino.engine._records import Records, Slices
-from sordino.engine._run import TrainingRun, chosen_step
+from sordino.engine._records import Records, Slices, as_records
+from sordino.engine._run import TrainingRun, chosen_step, scan_steps
 from sordino.engine._stepper import State, StepNow, Stepper, StepTable
 from sordino.parts import LinearLoss, Population
 from sordino.parts.contributions import Evaluator, LinearEvaluator, VmapEvaluator

@@ -31,16 +31,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from sordino._base.clock import utc_now
-from sordino._base.codec import canonical
+from sordino._base.codec import canonical, utc_now
 from sordino._base.errors import SordinoError, one_line, require_choice, require_count
-from sordino._base.identity import Identity
+from sordino._base.keys import Identity
 from sordino._base.keystore import KeyStore
 from sordino.engine.ledger import _fingerprints as fingerprints
-from sordino.engine.ledger._chain import SEAL_BYTES, START, same, seal
+from sordino.engine.ledger._chain import (
+    KIND,
+    SEAL_BYTES,
+    START,
+    note_place,
+    refuse_where_one_is_missing,
+    same,
+    seal,
+    witness_of,
+)
 from sordino.engine.ledger._composition import Allowance, ComposedCost, Headroom, what_fits
 from sordino.engine.ledger._database import File, create_file
-from sordino.engine.ledger._places import KIND, note_place, refuse_where_one_is_missing, witness_of
 from sordino.engine.ledger._records import (
     CANCELLED,
     CREATED,
@@ -49,13 +56,14 @@ from sordino.engine.ledger._records import (
     RESERVED,
     RUNNING,
     SPENT,
+    Chargeable,
+    ChargeRequest,
     Dataset,
     LedgerEntry,
     LedgerState,
     Reservation,
     next_state,
 )
-from sordino.engine.ledger._requests import Chargeable, ChargeRequest
 from sordino.privacy import ADJACENCIES, UNITS
 
 _LONGEST_NAME = 200
