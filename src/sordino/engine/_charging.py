@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sordino._base.errors import SordinoError
 from sordino._base.keys import Identity
+from sordino._base.types import PyTree
 from sordino.engine.ledger._ledger import Ledger
 from sordino.engine.ledger._records import Chargeable
 
@@ -31,8 +31,8 @@ class Source:
         are the data set, because these may be a fold of it.
     """
 
-    data: Any
-    also: tuple[Any, ...] = ()
+    data: PyTree
+    also: tuple[PyTree, ...] = ()
     rows: int | None = None
     stated: bool = True
 

@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,7 @@ from sordino._base.errors import DAMAGE, SordinoError, shown
 from sordino._base.files import write_atomically
 from sordino._base.keys import Identity, RunKey, run_key_of
 from sordino._base.keystore import KeyStore
+from sordino._base.types import Json, PyTree
 from sordino._version import __version__
 from sordino.engine._description import check_same
 from sordino.engine._run import PublicState
@@ -75,7 +76,7 @@ class Checkpoint:
     identity: Identity
     step: int
     steps: int
-    arrays: tuple[NDArray[Any], ...]
+    arrays: tuple[NDArray[np.generic], ...]
     history: tuple[Metrics, ...] = ()
 
 
@@ -149,7 +150,7 @@ def _bytes(path: Path) -> bytes:
         ) from None
 
 
-def _header(path: Path, raw: bytes) -> tuple[dict[str, Any], int]:
+def _header(path: Path, raw: bytes) -> tuple[Json, int]:
     """The header, and where the arrays begin."""
     begin = len(MAGIC) + 8
     if len(raw) < begin + TAG_BYTES or not raw.startswith(MAGIC):
@@ -171,7 +172,7 @@ def _damaged(path: Path) -> SordinoError:
     return SordinoError(f"the checkpoint {str(path)!r} is damaged: its header cannot be read")
 
 
-def _parsed(header: dict[str, Any], payload: memoryview) -> Checkpoint:
+def _parsed(header: Json, payload: memoryview) -> Checkpoint:
     arrays, offset = [], 0
     for name, shape in header["arrays"]:
         if name not in _TYPES:
@@ -196,7 +197,7 @@ def _parsed(header: dict[str, Any], payload: memoryview) -> Checkpoint:
     )
 
 
-def _dtype(name: str) -> np.dtype[Any]:
+def _dtype(name: str) -> np.dtype[np.generic]:
     if name == "bfloat16":
         import ml_dtypes  # numpy's bfloat16; a dependency of jax
 
@@ -213,7 +214,7 @@ class Resumable(Protocol):
     def done(self) -> int: ...
     @property
     def finished(self) -> bool: ...
-    def output(self) -> Any: ...
+    def output(self) -> PyTree: ...
     def released(self) -> PublicState: ...
     def restore(self, released: PublicState) -> None: ...
 

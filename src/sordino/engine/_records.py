@@ -21,14 +21,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from sordino._base.errors import PlanMismatchError, SordinoError
 from sordino._base.keys import RunKey
+from sordino._base.types import PyTree
 from sordino.parts import Population, even_width
 from sordino.parts.contributions import Batch, Evaluator
 from sordino.parts.sampling import public_order
@@ -53,15 +55,16 @@ _RECORDS = {
 }
 _PARAMETERS = ("float16", "bfloat16", "float32", "float64", "longdouble")
 # Rows and mask of a chunk's batches, both (steps, width); None where batches are slices.
-Picked = tuple[Any, Any] | None
+BatchRows = tuple[NDArray[np.int32], NDArray[np.float32]]
+Picked = BatchRows | None
 
 
-def as_records(data: Any) -> Any:
+def as_records(data: PyTree) -> PyTree:
     """Arrays of records (any pytree) in the types that the engine computes with; see the module."""
     return jax.tree.map(_record, data)
 
 
-def _record(value: Any) -> Any:
+def _record(value: object) -> jax.Array | NDArray[np.generic]:
     if isinstance(value, np.ma.MaskedArray):
         raise SordinoError(
             "data must be plain arrays, got a masked one; fill what is masked with a public value"
@@ -87,14 +90,14 @@ def _record(value: Any) -> Any:
         return array.astype(wanted)
 
 
-def as_parameters(params: Any) -> Any:
+def as_parameters(params: PyTree) -> PyTree:
     """Parameters (any pytree) as finite float arrays; 64 bits become 32."""
     if not jax.tree.leaves(params):
         raise SordinoError("there are no parameters to train")
     return jax.tree.map(_parameter, params)
 
 
-def _parameter(value: Any) -> Any:
+def _parameter(value: object) -> jax.Array | NDArray[np.generic]:
     array = value if isinstance(value, jax.Array) else np.asarray(value)
     name = _name(array.dtype)
     if name not in _PARAMETERS:
@@ -110,14 +113,14 @@ def _parameter(value: Any) -> Any:
     return array
 
 
-def _name(dtype: Any) -> str:
+def _name(dtype: np.dtype[np.generic]) -> str:
     """The type's name, whatever the order of its bytes; long floats by one name."""
     if dtype == np.longdouble and dtype != np.float64:
         return "longdouble"
     return str(np.dtype(dtype).newbyteorder("=").name)
 
 
-def check_rows(plan: Plan, data: tuple[Any, ...]) -> None:
+def check_rows(plan: Plan, data: tuple[PyTree, ...]) -> None:
     """Refuse data that is not one row per planned example."""
     n = row_count(data)
     if n != plan.population.examples:
@@ -127,7 +130,7 @@ def check_rows(plan: Plan, data: tuple[Any, ...]) -> None:
         )
 
 
-def row_count(data: Any) -> int:
+def row_count(data: PyTree) -> int:
     """The rows that all arrays have in common."""
     leaves = jax.tree.leaves(data)
     if not leaves:
@@ -143,12 +146,17 @@ def row_count(data: Any) -> int:
 class Records(NamedTuple):
     """Records as the evaluator prepared them, and which of the rows are valid (1 or 0)."""
 
-    data: Any
+    data: PyTree
     valid: jax.Array
 
-    def take(self, rows: Any, present: Any) -> Batch:
+    def take(
+        self, rows: jax.Array | NDArray[np.int32], present: jax.Array | NDArray[np.float32]
+    ) -> Batch:
         """The batch of some rows (B,), of which those with `present` = 1 are meant."""
-        return Batch(jax.tree.map(lambda leaf: leaf[rows], self.data), present * self.valid[rows])
+        return Batch(
+            jax.tree.map(lambda leaf: leaf[rows], self.data),
+            jnp.multiply(present, self.valid[rows]),
+        )
 
 
 @dataclass(frozen=True)
@@ -168,7 +176,7 @@ class Slices:
         """Rows that the records must have for the last batch to be cut out."""
         return (self.per_epoch - 1) * self.batch_size + self.width
 
-    def batch(self, records: Records, t: Any) -> Batch:
+    def batch(self, records: Records, t: jax.Array) -> Batch:
         """The batch of step t."""
         # Rows of the next batch, or zeros after the last one, fill the slice up; they are masked.
         begin = (t % self.per_epoch) * self.batch_size
@@ -198,7 +206,7 @@ class Batches:
             return None
         return self.population.batches(key, first, count)
 
-    def load(self, evaluator: Evaluator, data: Any) -> Records:
+    def load(self, evaluator: Evaluator, data: PyTree) -> Records:
         """Records as the steps take them."""
         slices = self.slices
         if slices is None:
@@ -207,7 +215,7 @@ class Batches:
         return prepare(evaluator, data, order, slices.rows)
 
 
-def batch_at(slices: Slices | None, records: Records, t: Any, picked: Picked) -> Batch:
+def batch_at(slices: Slices | None, records: Records, t: jax.Array, picked: Picked) -> Batch:
     """The batch of step t: a slice, or the rows that were picked for it."""
     if picked is not None:
         return records.take(*picked)
@@ -216,7 +224,12 @@ def batch_at(slices: Slices | None, records: Records, t: Any, picked: Picked) ->
 
 
 @partial(jax.jit, static_argnames=("evaluator", "rows"))
-def prepare(evaluator: Evaluator, data: Any, order: Any = None, rows: int | None = None) -> Records:
+def prepare(
+    evaluator: Evaluator,
+    data: PyTree,
+    order: NDArray[np.int64] | None = None,
+    rows: int | None = None,
+) -> Records:
     """Let the evaluator prepare each example; where batches are slices, reorder once and add zeros.
 
     Args:

@@ -14,14 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sordino._base.errors import PlanMismatchError, SordinoError, require_choice
 from sordino._base.keys import RunKey
+from sordino._base.types import PyTree
 from sordino.engine._noise import Layout, NoiseSource, NoiseState, RunNoise, noise_rows, run_noise
 from sordino.engine._records import (
     Batches,
@@ -33,7 +35,17 @@ from sordino.engine._records import (
     batch_at,
     check_rows,
 )
-from sordino.engine._stepper import State, StepNow, Stepper, StepTable, has_convolutions, stepper_of
+from sordino.engine._stepper import (
+    Loss,
+    Optimizer,
+    Penalty,
+    State,
+    StepNow,
+    Stepper,
+    StepTable,
+    has_convolutions,
+    stepper_of,
+)
 from sordino.planning import Plan
 from sordino.privacy import ClippedSum
 
@@ -72,7 +84,7 @@ def scan_steps(
     slices: Slices | None,
     state: State,
     records: Records,
-    rows: Any,
+    rows: PyTree,
     steps: StepNow,
     picked: Picked,
 ) -> State:
@@ -81,7 +93,7 @@ def scan_steps(
     Pure: audits map it over noise, influence estimates differentiate it by the noise's size.
     """
 
-    def step(state: State, inputs: tuple[Any, StepNow, Picked]) -> tuple[State, None]:
+    def step(state: State, inputs: tuple[PyTree, StepNow, Picked]) -> tuple[State, None]:
         row, now, own = inputs
         return stepper.step(state, batch_at(slices, records, now.t, own), row, now), None
 
@@ -134,7 +146,7 @@ def _one_step(
     slices: Slices | None,
     state: State,
     records: Records,
-    rows: Any,
+    rows: PyTree,
     i: jax.Array,
     now: StepNow,
     picked: Picked,
@@ -145,13 +157,21 @@ def _one_step(
 
 @partial(jax.jit, static_argnames=("stepper",))
 def total_of_rows(
-    stepper: Stepper, state: State, records: Records, rows: Any, present: Any, now: StepNow
+    stepper: Stepper,
+    state: State,
+    records: Records,
+    rows: jax.Array,
+    present: jax.Array,
+    now: StepNow,
 ) -> ClippedSum:
     """The clipped sum of some rows (B,), where `present` is 1: a party's own, before a secure sum."""
     return stepper.total(state, records.take(rows, present), now)
 
 
-CHUNKS = {"scan": scan_chunk, "steps": host_chunk}
+CHUNKS: Mapping[str, Callable[..., tuple[State, NoiseState]]] = {
+    "scan": scan_chunk,
+    "steps": host_chunk,
+}
 
 
 class Driver(Protocol):
@@ -179,7 +199,7 @@ class InMemoryDriver:
     def advance(
         self, state: State, noise_state: NoiseState, first: int, count: int
     ) -> tuple[State, NoiseState]:
-        chunk: Any = CHUNKS[self.kind]
+        chunk = CHUNKS[self.kind]
         return chunk(
             self.stepper,
             self.batches.slices,
@@ -206,7 +226,7 @@ class InMemoryDriver:
         steps, picked = self.table.rows(0, 1), self.batches.picked(self.key, 0, 1)
         arguments = (state, self.records, rows, steps, picked)
 
-        def shape(leaf: Any) -> Any:
+        def shape(leaf: ArrayLike) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf))
 
         run = partial(scan_steps, self.stepper, self.batches.slices)
@@ -217,9 +237,9 @@ class PublicState(NamedTuple):
     """What a run has made public after `step` steps: safe to store in clear."""
 
     step: int
-    params: Any
-    memory: Any
-    update_state: Any
+    params: PyTree
+    memory: PyTree
+    update_state: PyTree
 
 
 class TrainingRun:
@@ -230,13 +250,13 @@ class TrainingRun:
     def __init__(
         self,
         plan: Plan,
-        loss: Any,
-        params: Any,
-        data: Any,
+        loss: Loss,
+        params: PyTree,
+        data: PyTree,
         *,
         key: RunKey,
-        optimizer: Any | None = None,
-        regularizer: Callable[[Any], jax.Array] | None = None,
+        optimizer: Optimizer | None = None,
+        regularizer: Penalty | None = None,
         microbatch_size: int | None = None,
         watched: bool = False,
         checkpointed: bool = False,
@@ -273,7 +293,7 @@ class TrainingRun:
         # The state is donated chunk by chunk; the caller's own arrays must survive.
         params = jax.tree.map(lambda leaf: np.array(leaf, copy=True), params)
         self.state: State = stepper.init(params)
-        self._noise_state: Any = self.driver.noise.init()
+        self._noise_state: NoiseState = self.driver.noise.init()
         self._chunk = 0
 
     @property
@@ -304,7 +324,7 @@ class TrainingRun:
         vars(self).update(state=state, _noise_state=noise_state, _chunk=self._chunk + 1)
         return self.done
 
-    def output(self) -> Any:
+    def output(self) -> PyTree:
         """What the run would return now."""
         return self.stepper.output(self.state)
 

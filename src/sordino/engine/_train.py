@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -29,14 +29,14 @@ from sordino._base.errors import SordinoError
 from sordino._base.keys import Identity, RunKey, run_key_of
 from sordino._base.keystore import KeyStore
 from sordino._base.registry import Registry
+from sordino._base.types import PyTree
 from sordino.engine._adaptive import AdaptiveRun
 from sordino.engine._charging import LedgerAccount, Source
 from sordino.engine._checkpoint import SECONDS, Metrics, Recovery, forget
 from sordino.engine._description import describe
 from sordino.engine._run import TrainingRun
+from sordino.engine._stepper import Loss, Optimizer, Penalty
 from sordino.engine.ledger._ledger import Ledger
-from sordino.parts import LinearLoss
-from sordino.parts.contributions import Evaluator
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan, Query
 from sordino.privacy import INSECURE, Guarantee, require_one_row
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 # How a query of each kind is answered: (query, data, its own key, earlier answers) -> answer.
-Runner = Callable[[Any, Any, RunKey, Mapping[str, Any]], Any]
+Runner = Callable[[Query, PyTree, RunKey, Mapping[str, PyTree]], PyTree]
 RUNNERS: Registry[Runner] = Registry("runner of queries", group="sordino.runners")
 
 
@@ -55,7 +55,7 @@ class Snapshot:
 
     step: int
     steps: int
-    params: Any
+    params: PyTree
     metrics: Metrics
 
 
@@ -75,7 +75,7 @@ class Result:
       answers: to the plan's other queries, by name.
     """
 
-    params: Any
+    params: PyTree
     plan: Plan
     guarantee: Guarantee
     history: tuple[Mapping[str, float], ...] = ()
@@ -83,7 +83,7 @@ class Result:
     insecure: bool = False
     run: str = ""
     resumed_at: int | None = None
-    answers: Mapping[str, Any] = field(default_factory=dict)
+    answers: Mapping[str, PyTree] = field(default_factory=dict)
 
     def statement(self) -> str:
         """The guarantee as a sentence, with a warning where it does not hold against everyone."""
@@ -93,25 +93,25 @@ class Result:
 
 def train(
     plan: Plan,
-    loss: Callable[..., jax.Array] | LinearLoss | Evaluator,
-    params: Any,
-    data: Any,
+    loss: Loss,
+    params: PyTree,
+    data: PyTree,
     *,
-    optimizer: Any | None = None,
-    regularizer: Callable[[Any], jax.Array] | None = None,
+    optimizer: Optimizer | None = None,
+    regularizer: Penalty | None = None,
     microbatch_size: int | None = None,
     run_key: RunKey | None = None,
     insecure_seed: int | None = None,
-    evaluate: Callable[[Any], Metrics] | None = None,
+    evaluate: Callable[[PyTree], Metrics] | None = None,
     callbacks: Sequence[Callable[[Snapshot], None]] = (),
     progress: bool = False,
-    console: Any | None = None,
+    console: Console | None = None,
     driver: str = "auto",
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = SECONDS,
     ledger: Ledger | str | Path | None = None,
     dataset: str | None = None,
-    identified_by: Any | None = None,
+    identified_by: PyTree | None = None,
     one_row_per_person: bool = False,
 ) -> Result:
     """Train privately, as planned.
@@ -248,9 +248,9 @@ def refuse_others(plan: Plan, what: str) -> None:
         )
 
 
-def answers(plan: Plan, data: Any, key: RunKey) -> dict[str, Any]:
+def answers(plan: Plan, data: PyTree, key: RunKey) -> dict[str, PyTree]:
     """The answers to the plan's other queries, by name, in their order."""
-    known: dict[str, Any] = {}
+    known: dict[str, PyTree] = {}
     for query in plan.others:
         known[query.name] = RUNNERS[query.kind](query, data, query_key(query, key), dict(known))
     return known

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +15,12 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_choice, require_count, require_positive
+from sordino._base.types import PyTree
 from sordino.engine._records import as_parameters, as_records
+from sordino.engine._stepper import Loss, Optimizer
 from sordino.engine.influence._proxy import MeanLoss, Objective, Proxy, noise_multipliers
 from sordino.parts import LinearLoss, Population
-from sordino.parts.contributions import Evaluator, Gradient
+from sordino.parts.contributions import Gradient
 from sordino.parts.sampling import FIXED
 from sordino.parts.schedules import (
     ExpInfluence,
@@ -40,8 +41,6 @@ from sordino.planning import Plan
 from sordino.privacy import POISSON
 
 Array = NDArray[np.float64]
-Loss = Callable[..., jax.Array] | LinearLoss | Evaluator
-
 FITS = ("exponential", "smooth")
 # The paper sets sigma_t to 20, 50, 100, 150 and 200 where the uniform schedule has 12.4.
 MULTIPLES = (1.6, 4.0, 8.0, 12.0, 16.0)
@@ -109,13 +108,12 @@ class EstimatedInfluence:
                 adjacency=plan.guarantee.adjacency,
                 ratio_cap=ratio_cap,
             )
-        settings: dict[str, Any] = {
-            "ratio_cap": ratio_cap,
-            "separation": least_separation(population),
-        }
+        separation = least_separation(population)
         if rising:
-            return ExpInfluence(self.rate(), **settings)
-        return Influence(tuple(self.smooth_log_q().tolist()), **settings)
+            return ExpInfluence(self.rate(), ratio_cap=ratio_cap, separation=separation)
+        return Influence(
+            tuple(self.smooth_log_q().tolist()), ratio_cap=ratio_cap, separation=separation
+        )
 
     def save(
         self,
@@ -170,13 +168,13 @@ class EstimatedInfluence:
 def influence_by_gradient(
     plan: Plan,
     loss: Loss,
-    params: Any,
+    params: PyTree,
     public: PublicData,
     *,
     runs: int = 200,
     seed: int = 0,
     objective: Objective | None = None,
-    optimizer: Any | None = None,
+    optimizer: Optimizer | None = None,
     regularizer: Objective | None = None,
     microbatch_size: int | None = None,
 ) -> EstimatedInfluence:
@@ -216,7 +214,7 @@ def influence_by_gradient(
 def influence_by_retraining(
     plan: Plan,
     loss: Loss,
-    params: Any,
+    params: PyTree,
     public: PublicData,
     *,
     at: Sequence[int] | None = None,
@@ -224,7 +222,7 @@ def influence_by_retraining(
     runs: int = 50,
     seed: int = 0,
     objective: Objective | None = None,
-    optimizer: Any | None = None,
+    optimizer: Optimizer | None = None,
     regularizer: Objective | None = None,
     microbatch_size: int | None = None,
 ) -> EstimatedInfluence:
@@ -303,7 +301,7 @@ def _estimate(plan: Plan, at: NDArray[np.int64], q: Array, values: Array) -> Est
 def influence_by_hessian(
     plan: Plan,
     loss: Callable[..., jax.Array] | LinearLoss,
-    params: Any,
+    params: PyTree,
     public: PublicData,
     *,
     ratio_cap: float | None = 2.0,
@@ -318,17 +316,14 @@ def influence_by_hessian(
     require_public(public)
     beta = _known_momentum(plan)
     eta = plan.update.learning_rate
-    settings: dict[str, Any] = {
-        "ratio_cap": ratio_cap,
-        "separation": least_separation(plan.population),
-    }
+    separation = least_separation(plan.population)
     eigenvalues = tuple(public_eigenvalues(loss, params, public).tolist())
     if beta == 0:
-        return Quadratic(eigenvalues, eta, **settings)
-    return MomentumQuadratic(eigenvalues, eta, beta, **settings)
+        return Quadratic(eigenvalues, eta, ratio_cap=ratio_cap, separation=separation)
+    return MomentumQuadratic(eigenvalues, eta, beta, ratio_cap=ratio_cap, separation=separation)
 
 
-def public_eigenvalues(loss: Any, params: Any, public: PublicData) -> NDArray[np.float64]:
+def public_eigenvalues(loss: Loss, params: PyTree, public: PublicData) -> NDArray[np.float64]:
     """Eigenvalues of the Hessian of the public rows' mean loss at `params`; negative ones as 0.
 
     For a `LinearLoss` with one logit in closed form, ``X^T D X / n`` with ``D = l''``, or the Gram

@@ -8,12 +8,12 @@ people who look with other tools, and are compared with it whenever the ledger i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from sordino._base.errors import SordinoError, nearest
 from sordino._base.keys import Identity, changes
+from sordino._base.types import Json
 from sordino.engine.ledger._composition import (
     Allowance,
     BudgetExceeded,
@@ -64,7 +64,7 @@ class Dataset:
     def describe(self) -> str:
         return f"{self.allowance.describe()}, {self.adjacency}, per {self.unit}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "name": self.name,
             "epsilon": self.allowance.epsilon,
@@ -113,7 +113,7 @@ class Reservation:
         """Every fingerprint of its data."""
         return frozenset(one for one in (self.fingerprint, *self.also) if one is not None)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "run": self.run,
             "dataset": self.dataset,
@@ -135,7 +135,7 @@ class LedgerEntry:
     what: str
     who: str
     at: str
-    facts: Mapping[str, Any]
+    facts: Json
 
     @property
     def dataset(self) -> str | None:
@@ -145,7 +145,7 @@ class LedgerEntry:
     def run(self) -> str | None:
         return self.facts.get("run")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         head = {"number": self.number, "what": self.what, "who": self.who, "at": self.at}
         return {**head, **self.facts}
 
@@ -163,7 +163,7 @@ class LedgerState:
     def count(self) -> int:
         return len(self.seals)
 
-    def add(self, body: Mapping[str, Any], seal: bytes) -> None:
+    def add(self, body: Json, seal: bytes) -> None:
         """Take in one more entry, which is known to be the ledger's own."""
         facts = dict(body)
         entry = LedgerEntry(
@@ -266,7 +266,7 @@ class Chargeable(Protocol):
     def verify(self) -> None:
         """Raise a `SordinoError` unless the run as planned gives `guarantee`."""
 
-    def to_json(self) -> dict[str, Any]: ...
+    def to_json(self) -> Json: ...
 
 
 @dataclass(frozen=True)
@@ -298,8 +298,8 @@ class ChargeRequest:
         digest = hashlib.sha256(text.encode()).hexdigest()
         return cls(run, dataset, recipe, digest, plan.guarantee, **about)
 
-    def facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {
+    def facts(self) -> Json:
+        facts: Json = {
             "run": self.run,
             "dataset": self.dataset,
             "recipe": self.recipe,
