@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import DAMAGE, SordinoError, one_line, require_count
 from sordino._base.files import write_atomically
+from sordino._base.types import Json
 
 
 def utc_now(timespec: str = "seconds") -> str:
@@ -64,13 +65,13 @@ def load_json(path: Path | str, what: str, read: Callable[[Any], T]) -> T:
         raise SordinoError(f"in {str(path)!r}: {error}") from None
 
 
-def pack(array: NDArray[np.floating[Any]]) -> str:
+def pack(array: NDArray[np.float32] | NDArray[np.float64]) -> str:
     """Numbers as a text for JSON, bit for bit: little-endian, compressed."""
     raw = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
     return base64.b64encode(zlib.compress(raw, 6)).decode("ascii")
 
 
-def unpack(data: Any, dtype: str, size: str, *, largest: int, what: str) -> NDArray[Any]:
+def unpack(data: Json, dtype: str, size: str, *, largest: int, what: str) -> NDArray[Any]:
     """The array whose `pack` is `data`'s field of its dtype's name; it comes from strangers.
 
     Args:

@@ -46,7 +46,7 @@ from sordino.parts.schedules import (
 )
 from sordino.parts.updates import UpdateSettings
 from sordino.planning._accounting import calibrated_noise, run_sensitivity
-from sordino.planning._options import DISCRETE, GAUSSIAN, checked_kind
+from sordino.planning._options import DISCRETE, GAUSSIAN, Options, checked_kind
 from sordino.planning._plans import Plan
 from sordino.planning._query import Query, guarantee_of_all
 from sordino.planning._training import Training, without_lattice
@@ -173,7 +173,7 @@ def plan(
     return built
 
 
-def _check_parts(spec: Recipe, chosen: dict[str, Any]) -> None:
+def _check_parts(spec: Recipe, chosen: Options) -> None:
     """Refuse parts that the recipe cannot be made of."""
     schedule = chosen["schedule"]
     if isinstance(schedule, NoiseSchedule):
@@ -185,7 +185,7 @@ def _check_parts(spec: Recipe, chosen: dict[str, Any]) -> None:
 
 
 def _mechanism(
-    chosen: dict[str, Any],
+    chosen: Options,
     contribution: Contribution,
     update: UpdateSettings,
     workload: LinearMap,
@@ -212,7 +212,7 @@ def _mechanism(
 def _joined(
     mechanism: Mechanism,
     schedule: NoiseSchedule,
-    chosen: dict[str, Any],
+    chosen: Options,
     workload: LinearMap,
     population: Population,
 ) -> tuple[Mechanism, NoiseSchedule]:
@@ -234,7 +234,7 @@ def _joined(
     )
 
 
-def _fields_of(part: str, chosen: dict[str, Any]) -> dict[str, Any]:
+def _fields_of(part: str, chosen: Options) -> Options:
     """What was set of a part itself: ``{"ratio": 1.8}`` of "schedule.ratio"."""
     return {
         name.removeprefix(f"{part}."): value
@@ -244,7 +244,7 @@ def _fields_of(part: str, chosen: dict[str, Any]) -> dict[str, Any]:
 
 
 def _schedule(
-    chosen: dict[str, Any],
+    chosen: Options,
     population: Population,
     epsilon: float | None,
     delta: float | None,
@@ -282,8 +282,8 @@ def _schedule(
 
 def lattice_mechanism(
     spec: Recipe,
-    chosen: dict[str, Any],
-    given: dict[str, Any],
+    chosen: Options,
+    given: Options,
     contribution: Contribution,
     workload: LinearMap,
     population: Population,
@@ -366,7 +366,7 @@ def _checked_budget(
 
 def _population(
     spec: Recipe,
-    chosen: dict[str, Any],
+    chosen: Options,
     examples: int,
     batch_size: int | None,
     epochs: float | None,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from sordino._base.errors import (
     require_positive,
     shown,
 )
+from sordino._base.types import Json
 from sordino.parts import Population
 from sordino.parts.contributions import Contribution, Lagged, contribution_from_json
 from sordino.parts.mechanisms import (
@@ -40,6 +41,8 @@ from sordino.planning._options import DISCRETE, GAUSSIAN, NOISE_KINDS
 from sordino.planning._query import QUERIES
 from sordino.planning.recipes import Recipe
 from sordino.privacy import Guarantee
+
+T = TypeVar("T")
 
 
 def without_lattice(spec: Recipe, contribution: Contribution) -> str:
@@ -241,7 +244,7 @@ class Training:
             )
             raise SordinoError(f"this plan is damaged: {recipe.name} is {kind}")
 
-    def fields_json(self) -> dict[str, Any]:
+    def fields_json(self) -> Json:
         """The fields as plain data; floats and arrays read back bit for bit."""
         data = {
             "population": self.population.to_json(),
@@ -257,11 +260,11 @@ class Training:
             return data
         return {**data, "noise_kind": DISCRETE, "lattice": self.lattice.exponent}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {"kind": self.kind, "name": self.name, **self.fields_json()}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Training:
+    def from_json(cls, data: Json) -> Training:
         """The run whose fields `fields_json` described; noise of 0 is for `check` to judge."""
         return cls(
             population=plan_field(
@@ -286,14 +289,14 @@ class Training:
 QUERIES.add(Training.kind, Training.from_json)
 
 
-def _multiplier(found: Any) -> float:
+def _multiplier(found: float) -> float:
     """A noise multiplier: greater than 0, or exactly 0 for what is not private."""
     if found == 0 and not isinstance(found, bool):
         return 0.0
     return require_positive("noise", found)
 
 
-def plan_field(data: dict[str, Any], name: str, read: Callable[[Any], Any]) -> Any:
+def plan_field(data: Json, name: str, read: Callable[[Any], T]) -> T:
     """One field of a plan's JSON; whatever its reader trips over, the message names the field."""
     if name not in data:
         raise SordinoError(f"this plan is damaged: the field {name!r} is missing")
@@ -309,6 +312,6 @@ def plan_field(data: dict[str, Any], name: str, read: Callable[[Any], Any]) -> A
         ) from None
 
 
-def _lattice_from_json(data: dict[str, Any]) -> Lattice | None:
+def _lattice_from_json(data: Json) -> Lattice | None:
     kind = require_choice("noise_kind", data.get("noise_kind", GAUSSIAN), NOISE_KINDS)
     return None if kind == GAUSSIAN else plan_field(data, "lattice", Lattice)
