@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ def lazy_names(
       file: its ``__file__``.
       public: its ``__all__``.
     """
-    where = _imports(Path(file))
 
     def get(name: str) -> Any:
+        where = _imports(file)
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = where[name]
@@ -42,10 +43,14 @@ def lazy_names(
     return get, names
 
 
-def _imports(file: Path) -> dict[str, str]:
-    """From each name that a module imports under ``if TYPE_CHECKING:`` to where it comes from."""
+@cache
+def _imports(file: str) -> dict[str, str]:
+    """From each name that a module imports under ``if TYPE_CHECKING:`` to where it comes from.
+
+    Read when a name is first asked for: many rooms are imported whose names are not needed.
+    """
     where: dict[str, str] = {}
-    for node in ast.parse(file.read_bytes()).body:
+    for node in ast.parse(Path(file).read_bytes()).body:
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name):
             for line in node.body:
                 if isinstance(line, ast.ImportFrom) and line.module is not None:

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sordino import audit, engine, models, planning
 from sordino._base.errors import SordinoError, require_choice, require_count, require_fraction
 from sordino._base.files import write_atomically
 from sordino._version import __version__
-from sordino.app.cli._console import check_outputs, err, new_table, out
+from sordino.app.cli._console import check_outputs, err, new_table, out, show_plan
 from sordino.app.cli._options import RecipeOptions, with_fields, with_options
+from sordino.app.cli._output import MODEL, PLAN
 from sordino.app.cli._train import TableRun
+from sordino.parts import schedules
+from sordino.together import federated
 
 if TYPE_CHECKING:
     from sordino.audit import AuditResult, MembershipReport, OneRunResult
@@ -80,16 +84,16 @@ def white_box(
     require_fraction("confidence", confidence)
     check_outputs(json_file, plot=plot_file)
     plans, skipped = _plans(recipes or [], plan_file, options)
-    from sordino.audit import white_box as audited
-    from sordino.engine import compilation_cache
 
     # All claims together are wrongly called exceeded with probability 1 - confidence at most.
     each = 1 - (1 - confidence) / len(plans)
     results = []
-    with err().status("auditing") as status, compilation_cache():
+    with err().status("auditing") as status, engine.compilation_cache():
         for built in plans:
             status.update(f"auditing {built.recipe}")
-            results.append(audited(built, runs=runs, confidence=each, delta=delta, seed=seed))
+            results.append(
+                audit.white_box(built, runs=runs, confidence=each, delta=delta, seed=seed)
+            )
     _show_white_box(results, confidence, skipped)
     _finish("white-box", results, json_file, plot_file)
 
@@ -117,12 +121,10 @@ def message_chain(
     require_count("runs", runs, minimum=100)
     require_fraction("confidence", confidence)
     check_outputs(json_file, plot=plot_file)
-    from sordino.audit import audit_client
-    from sordino.together.federated import Agreement
 
-    agreement = Agreement.load(agreement_file)
+    agreement = federated.Agreement.load(agreement_file)
     with err().status("auditing a client"):
-        result = audit_client(
+        result = audit.audit_client(
             agreement,
             trials=runs,
             adaptive=not honest,
@@ -157,19 +159,14 @@ def one_run(
     check_outputs(json_file, plot=plot_file)
     require_count("canaries", canaries, minimum=20)
     require_fraction("confidence", confidence)
-    from sordino.audit import auditing
 
-    auditing()  # before anything is read
+    audit.auditing()  # before anything is read
     charged = asked.check(file)
     from sordino.app.cli._audited_tables import KINDS, prepared
-    from sordino.app.cli._console import show_plan
-    from sordino.audit import one_run as audited
-    from sordino.engine import compilation_cache
-    from sordino.models import read_table
 
     require_choice("kind", kind, KINDS)
     settings = asked.settings(options)
-    frame = read_table(file)
+    frame = models.read_table(file)
     if charged:
         # A run like any other: the data set is known by the table, not by table and canaries.
         charged["identified_by"] = frame
@@ -177,8 +174,8 @@ def one_run(
     table = prepared(chosen, frame, schema, settings)
     built = table.plan(canaries)
     show_plan(built)
-    with err().status("training"), compilation_cache():
-        result = audited(
+    with err().status("training"), engine.compilation_cache():
+        result = audit.one_run(
             built,
             table.loss,
             table.start(),
@@ -211,28 +208,24 @@ def membership(
     require_count("shadows", shadows, minimum=2)
     require_fraction("confidence", confidence)
     from sordino.app.cli._audited_tables import LoadedModel
-    from sordino.app.cli._output import MODEL, PLAN
-    from sordino.audit import lira_attack, loss_attack, membership_report, shadow_models
-    from sordino.engine import compilation_cache
-    from sordino.models import load_model, read_table
-    from sordino.parts.schedules import PublicData
-    from sordino.planning import Plan
 
-    released = LoadedModel(*load_model(model / MODEL))
-    built = Plan.load(model / PLAN)
+    released = LoadedModel(*models.load_model(model / MODEL))
+    built = planning.Plan.load(model / PLAN)
     inside, outside = (
-        released.rows(read_table(path), name)
+        released.rows(models.read_table(path), name)
         for path, name in ((members, "members"), (non_members, "non-members"))
     )
     loss, weights = released.loss, released.weights
-    attacks = [loss_attack(loss, weights, inside, outside)]
+    attacks = [audit.loss_attack(loss, weights, inside, outside)]
     if public is not None:
-        rows, labels = released.rows(read_table(public), "public rows")
-        with err().status("training shadow models"), compilation_cache():
+        rows, labels = released.rows(models.read_table(public), "public rows")
+        with err().status("training shadow models"), engine.compilation_cache():
             start = 0 * weights.astype("float32")
-            trained = shadow_models(built, loss, start, PublicData(rows, labels), shadows)
-        attacks.append(lira_attack(loss, weights, inside, outside, trained))
-    report = membership_report(built.guarantee, *attacks, confidence=confidence)
+            trained = audit.shadow_models(
+                built, loss, start, schedules.PublicData(rows, labels), shadows
+            )
+        attacks.append(audit.lira_attack(loss, weights, inside, outside, trained))
+    report = audit.membership_report(built.guarantee, *attacks, confidence=confidence)
     _show_membership(report)
     if public is None:
         out().print("LiRA was left out: give public rows with --public", style="dim")
@@ -243,15 +236,11 @@ def _plans(
     names: list[str], plan_file: Path | None, options: RecipeOptions
 ) -> tuple[list[Plan], list[str]]:
     """The plans to audit, and recipes of `all` that cannot be."""
-    from sordino.audit import affordable, reference_plan
-    from sordino.planning import Plan
-    from sordino.planning.recipes import RECIPES, recipe_named
-
     if plan_file is not None:
         if names or options.given or options.texts:
             raise SordinoError("give recipes and their options, or --plan, not both")
-        built = Plan.load(plan_file)
-        small = affordable(built)
+        built = planning.Plan.load(plan_file)
+        small = audit.affordable(built)
         if small != built:
             population = small.population
             err().print(
@@ -264,19 +253,17 @@ def _plans(
     if not names:
         raise SordinoError("name recipes (see `sordino recipes`), `all`, or a plan with --plan")
     if EVERY not in names:
-        specs = [recipe_named(name) for name in dict.fromkeys(names)]
-        return [reference_plan(spec.name, **options.of(spec.name)) for spec in specs], []
-    audited = [r for r in RECIPES.values() if r.private and not r.adaptive]
-    skipped = [r.name for r in RECIPES.values() if r.private and r.adaptive]
-    return [reference_plan(spec.name, **options.of(spec.name)) for spec in audited], skipped
+        specs = [planning.RECIPES[name] for name in dict.fromkeys(names)]
+        return [audit.reference_plan(spec.name, **options.of(spec.name)) for spec in specs], []
+    audited = [r for r in planning.RECIPES.values() if r.private and not r.adaptive]
+    skipped = [r.name for r in planning.RECIPES.values() if r.private and r.adaptive]
+    return [audit.reference_plan(spec.name, **options.of(spec.name)) for spec in audited], skipped
 
 
 def _show_white_box(
     results: Sequence[AuditResult], confidence: float, skipped: Sequence[str]
 ) -> None:
     from math import isfinite
-
-    from sordino.audit import POWER, above
 
     table = new_table(collapse_padding=True)
     table.add_column("recipe", no_wrap=True)
@@ -291,7 +278,7 @@ def _show_white_box(
             f"{result.mu_estimate:.2f} ({result.mu_low:.2f}-{result.mu_high:.2f})",
             f"{result.epsilon_claimed:.4g}",
             f"{result.epsilon_low:.4g}",
-            f"+{above(result.detectable)}" if isfinite(result.detectable) else "-",
+            f"+{audit.above(result.detectable)}" if isfinite(result.detectable) else "-",
             "FOUND" if result.violates else "none",
             style="bold red" if result.violates else "",
         )
@@ -301,7 +288,7 @@ def _show_white_box(
         f"without; all intervals together hold with probability {confidence:g}. Epsilon at delta "
         f"{' and '.join(dict.fromkeys(f'{r.delta:g}' for r in results))}; with secret batches, mu of the "
         'privacy curve at epsilon 1. A mu above the claim by "seen from" is detected with probability '
-        f"{POWER:g}.",
+        f"{audit.POWER:g}.",
         style="dim",
     )
     for name in skipped:
@@ -384,10 +371,8 @@ def _finish(
         }
         write_atomically(json_file, json.dumps(data, indent=1, allow_nan=False) + "\n")
     if plot_file is not None:
-        from sordino.audit import audit_figure, panel_of
-
         buffer = io.BytesIO()
-        figure = audit_figure([panel_of(result) for result in results])
+        figure = audit.audit_figure([audit.panel_of(result) for result in results])
         figure.savefig(buffer, format=plot_file.suffix.lower()[1:])
         write_atomically(plot_file, buffer.getvalue())
     if exceeded:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from sordino.report import ScoreTable
 
 
+# The exit code of a command that was stopped from the keyboard.
+INTERRUPTED = 130
+
+
 def out() -> Console:
     """Standard output. A new console each time, so that it follows redirection in tests."""
     return Console(highlight=False)

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sordino import models
 from sordino._base.errors import SordinoError, require_choice, require_count
 from sordino._base.files import write_atomically
-from sordino.app.cli._console import err, out, say, show_guarantee
+from sordino.app.cli._console import INTERRUPTED, err, out, say, show_guarantee
 from sordino.app.cli._train import today
 from sordino.together import federated, sites
 
@@ -332,8 +331,6 @@ def _resumable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        from sordino.app.cli._main import INTERRUPTED
-
         err().print("stopped; the same command goes on", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
 
@@ -380,6 +377,14 @@ def _spent(mu: float, agreement: Agreement) -> str:
 @contextmanager
 def _watched(agreement: Agreement) -> Iterator[federated.Callbacks]:
     """A bar with rounds, participation and score, and a line for everything unusual."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     console = out()
     columns = (
         TextColumn("rounds"),

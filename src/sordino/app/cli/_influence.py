@@ -8,8 +8,12 @@ from typing import Annotated
 
 import typer
 
+from sordino import engine, models, planning
 from sordino._base.errors import PrivacyWarning, require_choice, require_count
 from sordino.app.cli._console import check_outputs, err, say
+from sordino.app.cli._train import TASKS, public_schema, resolve_task
+from sordino.engine import influence as influences
+from sordino.parts import schedules
 
 
 def influence(
@@ -40,29 +44,22 @@ def influence(
 
     Plans with as many steps use it with --schedule influence --set schedule.file=FILE.
     """
-    from sordino.app.cli._train import TASKS, public_schema, resolve_task
-
     require_choice("task", task, TASKS)
     require_count("runs", runs, minimum=2)
     check_outputs(out_file)
     from sordino.app.cli._audited_tables import prepared
-    from sordino.engine import compilation_cache
-    from sordino.engine.influence import influence_by_gradient
-    from sordino.models import read_table
-    from sordino.parts.schedules import PublicData
-    from sordino.planning import Plan
 
-    built = Plan.load(plan_file)
-    frame = read_table(file)
+    built = planning.Plan.load(plan_file)
+    frame = models.read_table(file)
     with warnings.catch_warnings():
         # What is taken from this table is public: that is what giving it here says.
         warnings.simplefilter("ignore", PrivacyWarning)
         schema = public_schema(frame, target, schema_file)
         chosen, schema = resolve_task(task, schema)
         table = prepared(chosen, frame, schema, {})
-    public = PublicData(table.rows, table.labels)
-    with err().status("simulating runs on public data"), compilation_cache():
-        estimate = influence_by_gradient(
+    public = schedules.PublicData(table.rows, table.labels)
+    with err().status("simulating runs on public data"), engine.compilation_cache():
+        estimate = influences.influence_by_gradient(
             built, table.loss, table.start(), public, runs=runs, seed=seed
         )
     schedule = estimate.save(out_file, fit, ratio_cap=ratio_cap)

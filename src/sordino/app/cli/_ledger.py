@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sordino import planning, privacy
 from sordino._base.errors import SordinoError
 from sordino.app.cli._console import new_table, out, say
+from sordino.engine import ledger as ledgers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,9 +37,7 @@ _DatasetFilter = Annotated[
 @app.command()
 def init(ledger: _File = None, who: _Who = None) -> None:
     """Make a new, empty ledger."""
-    from sordino.engine.ledger import Ledger
-
-    built = Ledger.create(_named(ledger), who=who)
+    built = ledgers.Ledger.create(_named(ledger), who=who)
     out().print(f"made {str(built.path)!r}; its key is in your key folder", markup=False)
 
 
@@ -83,7 +83,7 @@ def show(dataset: _DatasetFilter = None, ledger: _File = None, as_json: _Json = 
     if not result:
         out().print("no data set yet; add one with: sordino ledger add NAME --epsilon E --delta D")
     for status in result:
-        _show_status(status)
+        show_status(status)
 
 
 @app.command()
@@ -110,19 +110,16 @@ def headroom(
 
     With --plan, exits with code 1 if the plan does not fit.
     """
-    from sordino.engine.ledger import BudgetExceeded
-    from sordino.planning import Plan
-
     book = _opened(ledger)
     fits = book.what_fits(dataset)
     answer: dict[str, Any] = {"mu": fits.mu, "epsilon": fits.epsilon, "delta": fits.delta}
     lines = [_room(fits)]
     if plan is not None:
         try:
-            book.check(dataset, Plan.load(plan))
+            book.check(dataset, planning.Plan.load(plan))
             answer["plan"] = {"fits": True}
             lines.append("the plan fits")
-        except BudgetExceeded as refused:
+        except ledgers.BudgetExceeded as refused:
             answer["plan"] = {"fits": False, "noise_factor": refused.fits.noise_factor}
             lines.append(f"the plan does not fit: {refused}")
     if as_json:
@@ -174,9 +171,8 @@ def _named(path: Path | None) -> Path:
 
 
 def _opened(path: Path | None) -> Ledger:
-    from sordino.engine.ledger import Ledger
 
-    return Ledger.open(_named(path))
+    return ledgers.Ledger.open(_named(path))
 
 
 def _print_json(data: Any) -> None:
@@ -196,18 +192,19 @@ _STYLES = {
 }
 
 
-def _show_status(status: Status) -> None:
+def show_status(status: Status) -> None:
     from rich.markup import escape
-
-    from sordino.privacy import rounded_up
 
     console, allowance = out(), status.dataset.allowance
     if status.epsilon is not None:
         assert allowance.epsilon is not None
-        share, spent = status.epsilon / allowance.epsilon, f"epsilon {rounded_up(status.epsilon)}"
+        share, spent = (
+            status.epsilon / allowance.epsilon,
+            f"epsilon {privacy.rounded_up(status.epsilon)}",
+        )
     else:
         assert allowance.mu is not None
-        share, spent = status.mu / allowance.mu, f"mu {rounded_up(status.mu)}"
+        share, spent = status.mu / allowance.mu, f"mu {privacy.rounded_up(status.mu)}"
     console.print(
         f"[bold cyan]{escape(status.dataset.name)}[/]  {escape(status.dataset.describe())}",
         soft_wrap=True,
@@ -230,7 +227,7 @@ def _show_status(status: Status) -> None:
                 escape(held.run),
                 held.state,
                 escape(held.recipe),
-                rounded_up(cost),
+                privacy.rounded_up(cost),
                 escape(held.who),
                 _when(held.at),
                 style=_STYLES.get(held.state, ""),

@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 from sordino._base.errors import MissingExtraError, SordinoError
 from sordino._version import __version__
 from sordino.app.cli._audit import app as audit
-from sordino.app.cli._console import err, say_error, spoken_warnings
+from sordino.app.cli._console import INTERRUPTED, err, say_error, spoken_warnings
 from sordino.app.cli._demo import demo
 from sordino.app.cli._federated import app as federated
 from sordino.app.cli._influence import influence
@@ -34,7 +34,6 @@ from sordino.app.cli._recipes import recipes
 from sordino.app.cli._train import train
 from sordino.app.cli._verify import verify
 
-INTERRUPTED = 130
 BAD_INPUT = 2
 
 

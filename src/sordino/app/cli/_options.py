@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from functools import wraps
+from functools import cache, wraps
 from inspect import Parameter, signature
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from rich.markup import escape
 
+from sordino import planning
 from sordino._base.errors import SordinoError
 from sordino.app.cli._console import err
 from sordino.planning import OPTIONS, Option
@@ -49,9 +50,8 @@ class RecipeOptions:
 
         `also` are arguments besides that may be set, with their types.
         """
-        from sordino.planning import read_settings
 
-        return read_settings(recipe, self.given, self.texts, also)
+        return planning.read_settings(recipe, self.given, self.texts, also)
 
 
 def with_options(
@@ -97,6 +97,7 @@ def with_fields(cls: type, name: str) -> Callable[[F], F]:
     return lambda command: _extended(command, name, added, gather)
 
 
+@cache
 def _annotated(option: Option) -> Any:
     limits = (option.low, option.high)
     within = "" if None in limits else f", from {option.low:g} to {option.high:g}"

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sordino import engine, models
 from sordino._base.errors import PlanMismatchError, SordinoError, require_count, shown
-from sordino.app.cli._console import err, out, say, say_error, show_guarantee
+from sordino.app.cli._console import INTERRUPTED, err, out, say, say_error, show_guarantee
+from sordino.app.cli._ledger import show_status
 from sordino.app.cli._options import RecipeOptions, with_fields, with_options
 from sordino.app.cli._party_run import (
     GUARANTEE,
@@ -30,6 +32,10 @@ from sordino.app.cli._party_run import (
     write_results,
 )
 from sordino.app.cli._party_terms import ProposalOptions, show_consortium, show_members, show_shares
+from sordino.app.cli._train import check_account
+from sordino.engine import ledger as ledgers
+from sordino.together import parties as parties_room
+from sordino.together import secure, sites
 
 if TYPE_CHECKING:
     from sordino.together.parties import Consortium, TurnRecord
@@ -73,14 +79,12 @@ def init(
     port: Annotated[int, typer.Option(help="The first of three that engines use.")] = 7000,
 ) -> None:
     """Make a party's keys, its certificate, and the card that it hands to the others."""
-    from sordino.together.sites import CARD, create_party
-
-    card = create_party(folder, name, examples=examples, host=host, port=port)
+    card = sites.create_party(folder, name, examples=examples, host=host, port=port)
     say(
         f"{name}: {examples:,} records, at {host}:{port} (and the next two ports)\n"
         f"certificate {card.member.fingerprint}\n"
-        f"wrote {folder}; all in it but {CARD} is secret\n"
-        f"next: give {folder / CARD} to whoever proposes the run, and tell the others the "
+        f"wrote {folder}; all in it but {sites.CARD} is secret\n"
+        f"next: give {folder / sites.CARD} to whoever proposes the run, and tell the others the "
         "certificate's number"
     )
 
@@ -98,18 +102,19 @@ def propose(
     options: RecipeOptions,
 ) -> None:
     """Write the file that all parties sign: who, what, how, and for what budget. Reads no record."""
-    from sordino.together.parties import Consortium, PartyCard
-    from sordino.together.sites import CARD
-
     if not out_file.parent.is_dir():
         raise SordinoError(f"there is no folder {str(out_file.parent)!r} to write into")
-    result = [PartyCard.load(path / CARD if path.is_dir() else path) for path in cards]
+    result = [
+        parties_room.PartyCard.load(path / sites.CARD if path.is_dir() else path) for path in cards
+    ]
     trained = wanted.made_model()
     sizes = [card.examples for card in result]
     terms = wanted.terms(trained, sizes, wanted.asked(options))
     assert trained.description is not None
     name = wanted.name or out_file.stem
-    consortium = Consortium(name, tuple(result), terms, trained.description, wanted.timeout)
+    consortium = parties_room.Consortium(
+        name, tuple(result), terms, trained.description, wanted.timeout
+    )
     consortium.save(out_file)
     show_consortium(consortium)
     show_guarantee(terms.statement())
@@ -129,10 +134,7 @@ def sign(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Look at what is being agreed to, and agree."""
-    from sordino.together.parties import Consortium
-    from sordino.together.sites import PartySite
-
-    site, consortium = PartySite.load(folder), Consortium.load(file)
+    site, consortium = sites.PartySite.load(folder), parties_room.Consortium.load(file)
     allow = tuple(allow_model or ())
     site.may_sign(consortium, allow=allow)
     console = out()
@@ -175,12 +177,7 @@ def join(
     ] = None,
 ) -> None:
     """Take part until the model is trained. Started again, it goes on where it was."""
-    from sordino.app.cli._train import check_account
-    from sordino.engine import compilation_cache
-    from sordino.together.parties import Callbacks
-    from sordino.together.sites import PartySite
-
-    site = PartySite.load(folder)
+    site = sites.PartySite.load(folder)
     consortium, steps = site.consortium, site.consortium.terms.plan.population.steps
     if every is not None:
         require_count("every", every)
@@ -208,7 +205,9 @@ def join(
         show_shares(consortium, own=site.name)
     try:
         # A model of one's own may close over data, which a compiled program would hold.
-        kept = compilation_cache(wanted=(site.model.description or {}).get("kind") == "table")
+        kept = engine.compilation_cache(
+            wanted=(site.model.description or {}).get("kind") == "table"
+        )
         with _stoppable(), kept, opened as display:
 
             def begun(session: Any, settled: int) -> None:
@@ -223,13 +222,14 @@ def join(
             others = [name for name in consortium.names if name != site.name]
             display.waiting(", ".join(others))
             finished = site.run(
-                arrays, join_timeout=wait, callbacks=Callbacks(begun, turned), **charged
+                arrays,
+                join_timeout=wait,
+                callbacks=parties_room.Callbacks(begun, turned),
+                **charged,
             )
             if steps not in scoring.scores:
                 display.scored(steps, scoring.of(steps, lambda: finished.params))
     except KeyboardInterrupt:
-        from sordino.app.cli._main import INTERRUPTED
-
         if not (met or before):
             raise
         err().print(f"stopped, and the others too; {_AGAIN}", soft_wrap=True)
@@ -278,6 +278,7 @@ def simulate(
 
     The same command again goes on with a simulation that was stopped.
     """
+    # Processes and sockets: for this command only.
     from sordino.app.cli._party_simulation import Simulation
 
     if every is not None:
@@ -309,17 +310,15 @@ def status(
     dataset: Annotated[str | None, typer.Option(help="The data set's name in the ledger.")] = None,
 ) -> None:
     """How far a party is, and what it has agreed to."""
-    from sordino.together.sites import CONSORTIUM, MODEL, SIGNATURES, PartySite
-
-    site = PartySite.load(folder)
+    site = sites.PartySite.load(folder)
     say(f"{site.name}: {site.card.examples:,} records, at {site.card.host}:{site.card.port}")
-    if not (folder / CONSORTIUM).exists():
+    if not (folder / sites.CONSORTIUM).exists():
         say(f"nothing signed yet; next: sordino party sign {folder} FILE")
         return
     consortium = site.consortium
     terms = consortium.terms
     show_shares(consortium, own=site.name)
-    seen = folder / SIGNATURES
+    seen = folder / sites.SIGNATURES
     signed = {site.name, *(json.loads(seen.read_text()) if seen.exists() else {})}
     missing = [name for name in consortium.names if name not in signed]
     say(f"signed {consortium.name}, digest {consortium.digest}")
@@ -339,33 +338,24 @@ def status(
         say(
             f"{len(records):,} of {steps:,} turns settled, {lost:,} of them lost{left if records else ''}"
         )
-        if (folder / MODEL).exists():
-            say(f"the model is in {folder / MODEL}")
+        if (folder / sites.MODEL).exists():
+            say(f"the model is in {folder / sites.MODEL}")
     show_guarantee(terms.statement())
     if ledger is not None and dataset is not None:
-        from sordino.app.cli._ledger import _show_status
-        from sordino.engine.ledger import Ledger
-
-        _show_status(Ledger.open(ledger).status(dataset))
+        show_status(ledgers.Ledger.open(ledger).status(dataset))
 
 
 def require_engine(consortium: Consortium, place: int) -> None:
     """An error that says what to install, before the others have come."""
     if consortium.terms.engine == "mpyc":
-        from sordino.together.secure import require_mpyc
-
-        require_mpyc()
+        secure.require_mpyc()
     if consortium.terms.engine == "spu" and place < 3:
-        from sordino.together.secure import find_environment
-
-        find_environment()
+        secure.find_environment()
 
 
 def records_of(site: PartySite) -> list[TurnRecord]:
     """Turns that a party has settled so far."""
-    from sordino.together.sites import JOURNAL
-
-    if not (site.folder / JOURNAL).exists():
+    if not (site.folder / sites.JOURNAL).exists():
         return []
     journal = site.journal()
     try:
@@ -397,9 +387,8 @@ def _table(consortium: Consortium, path: Path) -> Any:
     """What a ledger knows a table by: the same that `sordino train` says."""
     if consortium.model.get("kind") != "table":
         return None
-    from sordino.models import read_table
 
-    return read_table(path)
+    return models.read_table(path)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from sordino._base.files import write_atomically
 from sordino._version import __version__
 from sordino.app.cli._console import _bytes, err, out, say, show_guarantee
 from sordino.app.cli._train import today
+from sordino.together import federated, parties
 
 if TYPE_CHECKING:
     from sordino.together.parties import Consortium, PartyResult, TurnRecord
@@ -173,9 +174,8 @@ class Scoring:
         """Scores of these parameters."""
         if self._evaluate is None:
             return {}
-        from sordino.together.federated import flattened
 
-        self.scores[settled] = dict(self._evaluate(flattened(params())))
+        self.scores[settled] = dict(self._evaluate(federated.flattened(params())))
         self._keep(self.scores)
         return self.scores[settled]
 
@@ -267,9 +267,8 @@ def write_report(
     own: str | None,
     different: Sequence[str] = (),
 ) -> None:
-    from sordino.together.parties import write_parties_report
 
-    write_parties_report(
+    parties.write_parties_report(
         path,
         consortium,
         records,

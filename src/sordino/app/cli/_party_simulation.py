@@ -27,8 +27,9 @@ import typer
 
 from sordino._base.errors import SordinoError
 from sordino._base.processes import clean_environment, python_module
-from sordino.app.cli._console import err, out, say_error
+from sordino.app.cli._console import INTERRUPTED, err, out, say_error
 from sordino.app.cli._party_run import progress
+from sordino.together import parties, sites
 
 if TYPE_CHECKING:
     from sordino.app.cli._party_terms import ProposalOptions
@@ -65,8 +66,6 @@ class Simulation:
         names: Sequence[str],
     ) -> Simulation:
         """Make what is not there yet: parties, the consortium file, signatures."""
-        from sordino.together.parties import Consortium
-        from sordino.together.sites import PartySite, create_party
 
         count = len(names)
         if len(data) not in (1, count):
@@ -88,31 +87,30 @@ class Simulation:
             raise SordinoError(
                 f"there is something at {str(folder)!r} already; choose a new folder"
             )
-        sites = []
+        made = []
         for one, size, port in zip(names, sizes, free_ports(count), strict=True):
             if not (folder / one).exists():
-                create_party(folder / one, one, examples=size, port=port)
-            sites.append(PartySite.load(folder / one))
+                sites.create_party(folder / one, one, examples=size, port=port)
+            made.append(sites.PartySite.load(folder / one))
         assert model.description is not None
-        cards = tuple(site.card for site in sites)
+        cards = tuple(site.card for site in made)
         if [card.examples for card in cards] != sizes:
             raise SordinoError(f"{str(folder)!r} is a simulation with other data; {_NEW}")
         name = wanted.name or folder.name
-        consortium = Consortium(name, cards, terms, model.description, wanted.timeout)
-        if file.exists() and Consortium.load(file).digest != consortium.digest:
+        consortium = parties.Consortium(name, cards, terms, model.description, wanted.timeout)
+        if file.exists() and parties.Consortium.load(file).digest != consortium.digest:
             raise SordinoError(f"{str(folder)!r} is a simulation of another run; {_NEW}")
         consortium.save(file)
-        for site in sites:
+        for site in made:
             if not (site.folder / "signature").exists():
                 site.sign(consortium, allow=() if wanted.model is None else (wanted.model,))
         return cls(folder, consortium, tables, parts)
 
     def _code(self) -> list[Path]:
         """Where the model was found, if it is the user's own code: the parties find it there too."""
-        from sordino.together.sites import code_folder, named_code
 
-        name = named_code(self.consortium.model)
-        result = None if name is None else code_folder(name)
+        name = sites.named_code(self.consortium.model)
+        result = None if name is None else sites.code_folder(name)
         return [] if result is None else [result]
 
     def folder_of(self, name: str) -> Path:
@@ -128,11 +126,12 @@ class Simulation:
     def records(self) -> dict[str, list[TurnRecord]]:
         """Every party's turns."""
         from sordino._base.keystore import KeyStore
-        from sordino.together.sites import PartySite
 
         result = {}
         for name in self.consortium.names:
-            journal = PartySite.load(self.folder_of(name)).journal(KeyStore(self.keys_of(name)))
+            journal = sites.PartySite.load(self.folder_of(name)).journal(
+                KeyStore(self.keys_of(name))
+            )
             try:
                 result[name] = journal.records()
             finally:
@@ -251,8 +250,6 @@ class _Group:
                 with suppress(queue.Empty):
                     shown.take(*self._events.get(timeout=0.1))
         except KeyboardInterrupt:
-            from sordino.app.cli._main import INTERRUPTED
-
             self._end()
             err().print("stopped, all parties; give the same command again to go on")
             raise typer.Exit(INTERRUPTED) from None

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sordino import models, parts, planning
 from sordino._base.errors import SordinoError, shown
 from sordino.app.cli._console import new_table, out, say, show_plan
+from sordino.together import parties, sites
 
 if TYPE_CHECKING:
     from sordino.app.cli._options import RecipeOptions
@@ -90,14 +92,12 @@ class ProposalOptions:
     ] = 60.0
 
     def made_model(self) -> ModelSpec:
-        from sordino.models import Schema
-        from sordino.together.sites import own_model, table_model
 
         if (self.schema is None) == (self.model is None):
             raise SordinoError("give --schema for tables, or --model for a model of your own")
         if self.schema is not None:
-            return table_model(Schema.load(self.schema))
-        return own_model(str(self.model))
+            return sites.table_model(models.Schema.load(self.schema))
+        return sites.own_model(str(self.model))
 
     def asked(self, options: RecipeOptions) -> dict[str, Any]:
         """The recipe's options, and what of a plan can be set by ``--set`` besides."""
@@ -107,14 +107,10 @@ class ProposalOptions:
 
     def terms(self, model: ModelSpec, examples: Sequence[int], asked: Mapping[str, Any]) -> Terms:
         """For parties with so many records; `asked` as above."""
-        from sordino.models import AVERAGE, choose_learning_rate
-        from sordino.parts import LinearLoss
-        from sordino.planning.recipes import recipe_named
-        from sordino.together.parties import agree
 
-        spec = recipe_named(self.recipe)
+        spec = planning.RECIPES[self.recipe]
         options = dict(asked)
-        linear = isinstance(model.loss, LinearLoss)
+        linear = isinstance(model.loss, parts.LinearLoss)
         batches = _numbers(self.batches, len(examples))
         size, epochs = self.batch_size, self.epochs
         if linear:
@@ -123,9 +119,9 @@ class ProposalOptions:
             epochs = result.epochs if epochs is None and self.steps is None else epochs
             wanted = {"clip": result.clip, "momentum": result.momentum}
             if {**spec.defaults(), **asked}["output"] == "last":
-                wanted["average"] = AVERAGE
+                wanted["average"] = models.AVERAGE
             options |= spec.useful(wanted, asked)
-        terms = agree(
+        terms = parties.agree(
             self.recipe,
             examples=examples,
             parameters=model.parameters,
@@ -141,7 +137,9 @@ class ProposalOptions:
             **options,
         )
         if linear and "learning_rate" in spec.option_names():
-            rate = options.get("learning_rate") or choose_learning_rate(terms.plan, model.loss)
+            rate = options.get("learning_rate") or models.choose_learning_rate(
+                terms.plan, model.loss
+            )
             # Momentum also where it has no effect: plans keep the hash that they had up to 0.5.
             update = {"learning_rate": rate, "momentum": result.momentum}
             terms = replace(terms, plan=terms.plan.with_update(**update))
@@ -149,13 +147,12 @@ class ProposalOptions:
 
     def _defaults(self, loss: Any, examples: int, whole: bool, asked: Mapping[str, Any]) -> Any:
         """What `sordino train` would choose for a table, but for passes: here each step is a message."""
-        from sordino.models import EPOCHS, choose_settings
 
-        return choose_settings(
+        return models.choose_settings(
             loss,
             examples=examples,
             recipe=self.recipe,
-            epochs=None if whole else EPOCHS,
+            epochs=None if whole else models.EPOCHS,
             batch_size=None if whole else self.batch_size,
             clip=asked.get("clip"),
             momentum=asked.get("momentum"),
@@ -177,14 +174,12 @@ def _numbers(text: str | None, parties: int) -> list[float] | None:
 
 def show_consortium(consortium: Consortium, *, own: str | None = None) -> None:
     """The plan's page, each party's share, and what the whole rests on."""
-    from sordino.together.parties import ENGINES, collusion, described
-
     terms = consortium.terms
     show_plan(terms.plan, terms.parameters)
     show_shares(consortium, own=own)
     say(
-        f"engine {terms.engine}: {ENGINES[terms.engine]}; here up to {collusion(terms)}\n"
-        f"model: {described(consortium.model)}, {terms.parameters:,} parameters; "
+        f"engine {terms.engine}: {parties.ENGINES[terms.engine]}; here up to {parties.collusion(terms)}\n"
+        f"model: {parties.described(consortium.model)}, {terms.parameters:,} parameters; "
         f"a turn may take {consortium.timeout:g} s"
     )
 
@@ -193,14 +188,14 @@ def show_shares(consortium: Consortium, *, own: str | None = None) -> None:
     """One line for each party: what it brings, and how often a record of it is used."""
     from rich.markup import escape
 
-    from sordino.together.parties import shares
-
     table = new_table()
     table.add_column("party", overflow="fold")
     for name in ("records", "in a step", "rate"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("address", overflow="fold")
-    for partner, (batch, rate) in zip(consortium.partners, shares(consortium.terms), strict=True):
+    for partner, (batch, rate) in zip(
+        consortium.partners, parties.shares(consortium.terms), strict=True
+    ):
         name = f"{partner.name} (this one)" if partner.name == own else partner.name
         table.add_row(
             escape(name),

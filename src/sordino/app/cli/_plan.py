@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sordino import planning
 from sordino._base.errors import SordinoError, require_count
 from sordino._base.files import write_atomically
 from sordino.app.cli._console import check_outputs, err, new_table, out, say, show_plan
@@ -121,9 +122,8 @@ def plan(
         built = _compared(names, request, options, as_json, wanted=wanted)
         _save(built, out_file, plot)
         return
-    from sordino.planning import plan as make_plan
 
-    built = make_plan(names[0], **request, **options.of(names[0]))
+    built = planning.plan(names[0], **request, **options.of(names[0]))
     if as_json:
         say(json.dumps(built.to_json(), indent=1))
     else:
@@ -146,8 +146,6 @@ def _compared(
     wanted: bool,
 ) -> Plan | None:
     """Show the ranking; the best plan if it is `wanted` for a file."""
-    from sordino.planning import arguments_for, compare_recipes
-
     request |= options.of(names[0] if len(names) == 1 else None)
     if request.pop("noise_multiplier") is not None:
         raise SordinoError(
@@ -156,7 +154,7 @@ def _compared(
     if request.pop("noise") != "gaussian":
         raise SordinoError("a comparison is of gaussian noise; plan one recipe with --noise")
     with err().status("planning") as status:
-        result = compare_recipes(
+        result = planning.compare_recipes(
             names or None, watch=lambda label: status.update(f"planning {label}"), **request
         )
     if as_json:
@@ -165,11 +163,10 @@ def _compared(
         _show_comparison(result)
     if not wanted:
         return None
-    from sordino.planning import plan as make_plan
 
     asked = {**request, "adjacency": result.adjacency}
-    arguments = arguments_for(result.best.recipe, result.best.options, asked)
-    return make_plan(result.best.recipe, **arguments)
+    arguments = planning.arguments_for(result.best.recipe, result.best.options, asked)
+    return planning.plan(result.best.recipe, **arguments)
 
 
 def _save(made: Plan | None, out_file: Path | None, plot: Path | None) -> None:
@@ -186,8 +183,6 @@ def _save(made: Plan | None, out_file: Path | None, plot: Path | None) -> None:
 def _show_comparison(found: RecipeRanking) -> None:
     """The ranking as a table, what was left out, and the conclusion in words."""
     from rich.markup import escape
-
-    from sordino.planning import conclusion
 
     console = out()
     best = found.best
@@ -224,4 +219,4 @@ def _show_comparison(found: RecipeRanking) -> None:
     for label, reason in found.left_out:
         console.print(f"left out: {escape(label)}: {escape(reason)}", style="dim")
     console.print()
-    console.print(escape(conclusion(found)), style="bold")
+    console.print(escape(planning.conclusion(found)), style="bold")

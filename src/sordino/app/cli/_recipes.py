@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sordino import planning
+from sordino._base.errors import SordinoError
 from sordino.app.cli._console import new_table, out
 
 if TYPE_CHECKING:
@@ -20,10 +22,7 @@ def recipes(
     name: Annotated[str | None, typer.Argument(help="One recipe, with all its options.")] = None,
 ) -> None:
     """List the recipes: what each does, and when to use it; with a name, also its options."""
-
-    from sordino.planning.recipes import RECIPES, recipe_named
-
-    listed = list(RECIPES.values()) if name is None else [recipe_named(name)]
+    listed = list(planning.RECIPES.values()) if name is None else [planning.RECIPES[name]]
     table = new_table(show_lines=False)
     table.add_column("recipe", style="bold cyan", no_wrap=True)
     table.add_column("what it is", overflow="fold")
@@ -75,15 +74,13 @@ def _options(recipe: Recipe) -> Table:
     """The recipe's options with their defaults: the values that it allows, where it allows fewer."""
     from rich.markup import escape
 
-    from sordino.planning.recipes import OPTIONS
-
     table = new_table()
     table.add_column("option", style="cyan", no_wrap=True)
     table.add_column("default", no_wrap=True)
     table.add_column("what it means", overflow="fold")
     defaults, offered = recipe.defaults(), recipe.option_names()
     allowed = recipe.allowed()
-    for name in sorted(offered, key=[*OPTIONS, *sorted(offered)].index):
+    for name in sorted(offered, key=[*planning.OPTIONS, *sorted(offered)].index):
         if not recipe.has_use_for(name):
             continue
         option = recipe.option(name)
@@ -95,11 +92,8 @@ def _options(recipe: Recipe) -> Table:
 
 def _facts(name: str) -> str:
     """What `theory_defaults` needs to know, where a theorem gives settings at all."""
-    from sordino._base.errors import SordinoError
-    from sordino.planning import needed_facts
-
     try:
-        return ", ".join(needed_facts(name))
+        return ", ".join(planning.needed_facts(name))
     except SordinoError:
         return ""
 

@@ -10,9 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sordino import engine, models, privacy
 from sordino._base.errors import SordinoError, nearest, require_choice, require_positive
-from sordino.app.cli._console import err, out, say, show_guarantee, show_scores, spoken_warnings
+from sordino.app.cli._console import (
+    INTERRUPTED,
+    err,
+    out,
+    say,
+    show_guarantee,
+    show_scores,
+    spoken_warnings,
+)
 from sordino.app.cli._options import RecipeOptions, with_fields, with_options
+from sordino.app.cli._output import check_free, staged_folder, write_run
+from sordino.engine import ledger as ledgers
 
 if TYPE_CHECKING:
     from sordino.models import Schema
@@ -58,13 +69,12 @@ class TableRun:
 
     def settings(self, options: RecipeOptions) -> dict[str, Any]:
         """What the estimator is told."""
-        from sordino.models import automatic_recipe
 
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,
             "recipe": self.recipe,
-            "options": options.of(automatic_recipe(self.recipe, self.adjacency)),
+            "options": options.of(models.automatic_recipe(self.recipe, self.adjacency)),
             "epochs": self.epochs,
             "batch_size": self.batch_size,
             "adjacency": self.adjacency,
@@ -123,24 +133,18 @@ def train(
 
     A run that was interrupted goes on when the same command is given again.
     """
-    from sordino.app.cli._output import check_free, staged_folder, write_run
-
     folder = out_folder if out_folder is not None else _beside(file)
     checkpoint = settle_checkpoint(folder, resume=resume, restart=restart)
     check_free(folder, force=force)
     check_unit(unit, one_row_per_person, person_column)
     charged = asked.check(file)
-    from sordino.engine import forget
-    from sordino.models import read_table
-
     settings = asked.settings(options)
-
     with spoken_warnings() as notes:
-        frame = read_table(file)
+        frame = models.read_table(file)
         features, population = apart(frame, person_column)
         chosen, schema = asked.schema(features)
         check_no_feature(person_column, schema)
-        test = None if test_file is None else read_table(test_file)
+        test = None if test_file is None else models.read_table(test_file)
         from sordino.app.cli._fitting import fit, score
 
         settings |= {
@@ -165,7 +169,7 @@ def train(
                 results=results,
                 date=today(),
             )
-    forget(checkpoint)
+    engine.forget(checkpoint)
     if results is None:
         out().print("not scored: give public test data with --test-file to see how good it is")
     else:
@@ -176,9 +180,7 @@ def train(
 
 def check_unit(unit: str, stated: bool, person_column: str | None) -> None:
     """Refuse a unit without its statement in this command's words, before the table is read."""
-    from sordino.privacy import UNITS
-
-    require_choice("unit", unit, UNITS)
+    require_choice("unit", unit, privacy.UNITS)
     if unit == "example":
         if person_column is not None:
             raise SordinoError(
@@ -235,9 +237,8 @@ def check_account(ledger: Path | None, dataset: str | None, file: Path) -> dict[
         if dataset is not None:
             raise SordinoError("--dataset names a data set in a ledger; give --ledger too")
         return {}
-    from sordino.engine.ledger import Ledger
 
-    opened = Ledger.open(ledger)
+    opened = ledgers.Ledger.open(ledger)
     name = dataset if dataset is not None else file.stem.removesuffix(".csv")
     opened.dataset(name)
     return {"ledger": opened, "dataset": name}
@@ -250,8 +251,6 @@ def checkpoint_of(folder: Path) -> Path:
 
 def settle_checkpoint(folder: Path, *, resume: bool, restart: bool) -> Path:
     """The run's checkpoint file, after what an earlier run may have left there was dealt with."""
-    from sordino.engine import forget, read_progress
-
     path = checkpoint_of(folder)
     if resume and restart:
         raise SordinoError("give --resume or --restart, not both")
@@ -259,10 +258,10 @@ def settle_checkpoint(folder: Path, *, resume: bool, restart: bool) -> Path:
         if resume:
             raise SordinoError(f"there is no interrupted run at {str(path)!r} to go on with")
         return path
-    done, steps = read_progress(path)
+    done, steps = engine.read_progress(path)
     if restart or (done == steps and folder.exists()):
         # Finished and written, or given up: its key is of no use to anyone but an attacker.
-        forget(path)
+        engine.forget(path)
     else:
         out().print(f"going on with an interrupted run after step {done:,} of {steps:,}")
     return path
@@ -276,8 +275,6 @@ def resumable(checkpoint: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         if not checkpoint.exists():
             raise
-        from sordino.app.cli._main import INTERRUPTED
-
         err().print("stopped; the same command goes on from the last checkpoint", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
 
@@ -291,9 +288,7 @@ def public_schema(frame: Any, target: str | None, path: Path | None) -> Schema:
     """The schema given, or one taken from the data with a warning; its target is settled."""
     from dataclasses import replace
 
-    from sordino.models import Schema
-
-    given = None if path is None else Schema.load(path)
+    given = None if path is None else models.Schema.load(path)
     named = given.target if given is not None else None
     if target is None and named is None:
         raise SordinoError("name the column to predict with --target")
@@ -304,7 +299,7 @@ def public_schema(frame: Any, target: str | None, path: Path | None) -> Schema:
     names = [str(name) for name in frame.columns]
     if wanted not in names:
         raise SordinoError(f"the table has no column {wanted!r}{nearest(wanted, names)}")
-    return Schema.infer(frame, wanted) if given is None else replace(given, target=wanted)
+    return models.Schema.infer(frame, wanted) if given is None else replace(given, target=wanted)
 
 
 def resolve_task(task: str, schema: Schema) -> tuple[str, Schema]:

@@ -12,9 +12,7 @@ fixed order, 1 where every record takes part in every step.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,14 +23,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino._base.errors import (
-    DAMAGE,
-    SordinoError,
-    one_line,
-    require_count,
-    require_positive,
-)
-from sordino._base.files import write_atomically
+from sordino._base.codec import load_json, save_json
+from sordino._base.errors import SordinoError, require_count, require_positive
 from sordino.parts.schedules import _influence as sequences
 from sordino.parts.schedules._allocate import SAFE_RATIO, allocate
 from sordino.parts.schedules._base import NoiseSchedule, normalized, numbers, plain, register
@@ -306,37 +298,32 @@ class ByParticipation(NoiseSchedule):
 INFLUENCE_FORMAT, INFLUENCE_VERSION = "sordino-influence", 1
 
 
-def write_influence(
-    path: str | os.PathLike[str], schedule: Influence, about: Mapping[str, Any]
-) -> None:
+def write_influence(path: Path | str, schedule: Influence, about: Mapping[str, Any]) -> None:
     """Write the influence behind a schedule, for plans like the one that it was measured with.
 
     Args:
       about: what else is worth knowing: how it was measured, and how certain it is.
     """
-    data = {
-        "format": INFLUENCE_FORMAT,
-        "version": INFLUENCE_VERSION,
-        "ratio_cap": schedule.ratio_cap,
-        "separation": schedule.separation,
-        "log_q": list(schedule.log_q),
-        **about,
-    }
-    write_atomically(Path(path), json.dumps(data, indent=1, allow_nan=False) + "\n")
+    own = {name: getattr(schedule, name) for name in _IN_FILE}
+    save_json(path, {"format": INFLUENCE_FORMAT, "version": INFLUENCE_VERSION, **own, **about})
 
 
-def read_influence(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_influence(path: Path | str) -> dict[str, Any]:
     """The parameters of `Influence` in a file of `write_influence`."""
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-        if (data["format"], data["version"]) != (INFLUENCE_FORMAT, INFLUENCE_VERSION):
-            raise ValueError("another format or version")
-        return {name: data[name] for name in ("ratio_cap", "separation", "log_q")}
-    except DAMAGE as error:
-        raise SordinoError(
-            f"{str(path)!r} is not an influence file as `sordino influence` writes it: "
-            f"{one_line(error)}"
-        ) from None
+    return load_json(path, "an influence file", _parameters)
+
+
+_IN_FILE = ("ratio_cap", "separation", "log_q")
+
+
+def _parameters(data: Any) -> dict[str, Any]:
+    found = data if isinstance(data, dict) else {}
+    if (found.get("format"), found.get("version")) != (INFLUENCE_FORMAT, INFLUENCE_VERSION):
+        raise SordinoError("this is not an influence file as `sordino influence` writes it")
+    missing = [name for name in _IN_FILE if name not in found]
+    if missing:
+        raise SordinoError(f"this influence file has no {missing[0]}")
+    return {name: found[name] for name in _IN_FILE}
 
 
 def _require_length(known: int, steps: int) -> None:

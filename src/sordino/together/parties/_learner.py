@@ -46,9 +46,9 @@ from sordino.engine import (
     stepper_of,
     total_of_rows,
 )
-from sordino.parts import BLOCK, FIXED, POISSON, poisson_block, poisson_width
 from sordino.parts.mechanisms import ChaCha20Generator, discrete_gaussian
-from sordino.privacy import ClippedSum, NoisedSum
+from sordino.parts.sampling import BLOCK, FIXED, poisson_block, poisson_width
+from sordino.privacy import POISSON, ClippedSum, NoisedSum
 from sordino.together.parties._encoding import DifferenceCodec
 from sordino.together.parties._terms import Terms
 from sordino.together.secure._base import published_variance, share_variance

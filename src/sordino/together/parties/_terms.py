@@ -26,11 +26,11 @@ from typing import Any
 
 from sordino._base.codec import digest_of
 from sordino._base.errors import DAMAGE, SordinoError, require_choice, require_count, shown
-from sordino.parts import POISSON
+from sordino.engine import refuse_others
 from sordino.parts.mechanisms import MOST_DRAWS
 from sordino.planning import DISCRETE, Plan, plan
 from sordino.planning.recipes import recipe_named
-from sordino.privacy import ROW, Guarantee, require_one_row
+from sordino.privacy import POISSON, ROW, Guarantee, require_one_row
 from sordino.together.parties._encoding import growth
 from sordino.together.secure._base import (
     TrustAssumption,
@@ -184,6 +184,7 @@ class Terms:
     def verify(self) -> None:
         """Refuse terms whose plan does not give the guarantee that it states."""
         self.plan.verify()
+        refuse_others(self.plan, "training between parties")
 
     def statement(self) -> str:
         """The guarantee, and on whose behaviour it rests, in sentences."""
