@@ -51,7 +51,7 @@ fuzz: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy $(if $(wildcard benchmarks),,-p sordino -p tests.support)
 	$(BIN)/python tools/counts.py check
 
 format: $(VENV)/.dev

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from sordino import SordinoError
 from sordino._base.errors import one_line, require_count
 from sordino._base.files import UNPACKED_SUFFIXES, read_unpacked
-from sordino.models import LARGEST_DENSE_BYTES
 
 Folder = str | os.PathLike[str] | None
 Rows = tuple[NDArray[np.float32], NDArray[np.int32]]
@@ -36,6 +35,8 @@ Rows = tuple[NDArray[np.float32], NDArray[np.int32]]
 CIFAR_RECORD = 1 + 3 * 32 * 32
 # No published batch has more; what an archive says of its members is not to be trusted.
 _LARGEST_BATCH = 10_000 * CIFAR_RECORD
+# A dense copy larger than this is refused.
+_LARGEST_BYTES = 4 << 30
 # An array's dimensions; IDX files have up to four.
 _MOST_DIMENSIONS = 8
 
@@ -272,10 +273,10 @@ def _svmlight(
     from sklearn.datasets import load_svmlight_file
 
     size = 4 * features * (raw.count(b"\n") + 1)
-    if size > LARGEST_DENSE_BYTES:
+    if size > _LARGEST_BYTES:
         raise SordinoError(
             f"the rows of {str(where)!r} take {size / 2**30:.1f} GB with {features:,} features each, "
-            f"more than {LARGEST_DENSE_BYTES >> 30} GB; give fewer rows or features"
+            f"more than {_LARGEST_BYTES >> 30} GB; give fewer rows or features"
         )
     try:
         with np.errstate(over="ignore"):  # a value too large for float32 becomes inf, refused below

@@ -17,11 +17,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from tests.support.windows import reconstruct
 
 import sordino
 from sordino import Logistic, RunKey, Softmax
 from sordino.engine import TrainingRun
-from sordino.parts.mechanisms import reconstruct
 from sordino.planning.recipes import RECIPES
 
 ROUNDS = 7

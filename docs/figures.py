@@ -291,7 +291,8 @@ def dp_nsgd() -> Figure:
     }
     average = Workload.ema(alpha)
     noise = {
-        label: plan.noise * plan.mechanism.workload_error(average) for label, plan in plans.items()
+        label: plan.noise_multiplier * plan.mechanism.workload_error(average)
+        for label, plan in plans.items()
     }
     printed = algorithm_1(epsilon=1.0, delta=1e-5, epoch_steps=N, steps=T, alpha=alpha)
     noise["tree, as printed"] = noise["tree, exact"] * printed.noise / plans["tree, exact"].noise

@@ -241,7 +241,7 @@ def _check_agreement(agreement: Any) -> None:
     """What was read can be named, accounted for, stated and drawn for, up to the last message."""
     from sordino.parts.mechanisms._discrete import MOST_VARIANCE
     from sordino.together.federated._agreement import Agreement
-    from sordino.together.federated._noise import drawn
+    from sordino.together.federated._chain import drawn
 
     again = Agreement.from_json(agreement.to_json())
     assert again == agreement

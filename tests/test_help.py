@@ -145,8 +145,9 @@ def test_every_option_of_every_recipe_is_in_the_table() -> None:
 
 
 def test_names_in_the_table_are_those_of_the_parts() -> None:
-    from sordino.parts import FIXED, POISSON, RESHUFFLED, WITHOUT_REPLACEMENT
+    from sordino.parts.sampling import FIXED, RESHUFFLED
     from sordino.parts.updates._settings import LR_SCHEDULES, OPTIMIZERS, OUTPUTS, WORKLOADS
+    from sordino.privacy import POISSON, WITHOUT_REPLACEMENT
 
     def choices(name: str) -> set[str]:
         return set(OPTIONS[name].choices)

@@ -30,8 +30,8 @@ from sordino.engine.influence._proxy import Proxy, noise_multipliers, proxy_key,
 from sordino.parts._losses import LeastSquares, Logistic, Softmax
 from sordino.parts.contributions._base import Evaluator
 from sordino.parts.schedules._allocate import check_allocation
+from sordino.parts.schedules._base import PublicData
 from sordino.parts.schedules._influence import momentum_quadratic, quadratic
-from sordino.parts.schedules._public import PublicData
 from sordino.parts.schedules._shapes import ExpInfluence, Influence, MomentumQuadratic, Quadratic
 from sordino.planning._accounting import FLOAT32_MARGIN
 from sordino.planning._plans import Plan

@@ -44,17 +44,17 @@ def test_the_page_says_what_matters() -> None:
 def test_the_papers_noise_is_matched_by_the_exact_conversion() -> None:
     """(0.1, 1e-6): 36.305 where the paper's zCDP conversion needs 52.660, 45 % more."""
     plan = make("dp-sgd", sampling="fixed")
-    assert plan.noise == pytest.approx(36.305, rel=1e-4)
+    assert plan.noise_multiplier == pytest.approx(36.305, rel=1e-4)
     assert plan.guarantee.mu == pytest.approx(0.027545, rel=1e-4)
-    assert make("dp-sgd", sampling="fixed", adjacency="replace-one").noise == pytest.approx(
-        2 * plan.noise, rel=1e-6
-    )
+    assert make(
+        "dp-sgd", sampling="fixed", adjacency="replace-one"
+    ).noise_multiplier == pytest.approx(2 * plan.noise_multiplier, rel=1e-6)
 
 
 def test_the_inverse_direction() -> None:
     given = sordino.plan("dp-memf", examples=1000, batch_size=100, epochs=2, noise_multiplier=5.0)
     assert given.epsilon is None
-    assert given.noise == 5.0
+    assert given.noise_multiplier == 5.0
     back = sordino.plan(
         "dp-memf",
         examples=1000,
@@ -63,7 +63,7 @@ def test_the_inverse_direction() -> None:
         epsilon=given.guarantee.epsilon(1e-5),
         delta=1e-5,
     )
-    assert back.noise == pytest.approx(5.0, rel=1e-5)
+    assert back.noise_multiplier == pytest.approx(5.0, rel=1e-5)
     assert given.guarantee.delta(given.guarantee.epsilon(1e-5)) <= 1e-5 * (1 + 1e-9)
 
 
@@ -74,7 +74,7 @@ def test_plans_are_frozen_equal_by_content_and_independent_of_the_process() -> N
     assert plan != make(clip=2.0)
     assert plan != "plan"
     with pytest.raises(AttributeError):
-        plan.noise = 1.0  # type: ignore[misc]
+        plan.epsilon = 1.0  # type: ignore[misc]
     code = f"import sordino; print(sordino.plan('dp-memf', **{BASE!r}).hash)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == plan.hash
@@ -100,7 +100,7 @@ def test_an_update_is_post_processing() -> None:
     plan = make()
     other = plan.with_update(learning_rate=2.0, average=0.25)
     assert other.guarantee == plan.guarantee
-    assert other.noise == plan.noise
+    assert other.noise_multiplier == plan.noise_multiplier
     assert other.update.learning_rate == 2.0
     assert other.hash != plan.hash
 
@@ -183,10 +183,10 @@ def test_weak_promises_are_pointed_out() -> None:
 def test_full_batch_needs_no_batch_size() -> None:
     plan = sordino.plan("dp-gd", examples=1000, steps=10, epsilon=1.0, delta=1e-5)
     assert plan.population.is_full_batch
-    assert plan.guarantee.mu * plan.noise == pytest.approx(math.sqrt(10), rel=1e-5)
+    assert plan.guarantee.mu * plan.noise_multiplier == pytest.approx(math.sqrt(10), rel=1e-5)
     with pytest.raises(SordinoError, match="leave batch_size out"):
         sordino.plan("dp-gd", examples=1000, batch_size=10, steps=10, epsilon=1.0, delta=1e-5)
     both = sordino.plan(
         "dp-gd", examples=1000, steps=10, epsilon=1.0, delta=1e-5, adjacency="add-remove"
     )
-    assert both.noise == plan.noise
+    assert both.noise_multiplier == plan.noise_multiplier

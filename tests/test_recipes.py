@@ -65,10 +65,10 @@ def test_the_papers_algorithm_at_its_exact_cost() -> None:
     assert isinstance(plan.mechanism, Tree)
     assert plan.population.steps == 5090
     mu = mu_from_epsilon_delta(1.0, 1e-5)
-    assert plan.noise**2 * mu**2 == pytest.approx(19.841, rel=1e-4)
+    assert plan.noise_multiplier**2 * mu**2 == pytest.approx(19.841, rel=1e-4)
     printed = 4 * np.sqrt(106) * 2 * np.sqrt(np.log(1e5))
-    assert printed / plan.noise == pytest.approx(16.8, abs=0.05)
-    assert printed / (2 * plan.noise) == pytest.approx(8.41, abs=0.02)
+    assert printed / plan.noise_multiplier == pytest.approx(16.8, abs=0.05)
+    assert printed / (2 * plan.noise_multiplier) == pytest.approx(8.41, abs=0.02)
 
 
 @pytest.mark.parametrize(

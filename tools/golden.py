@@ -31,7 +31,7 @@ import numpy as np
 import sordino
 from sordino.parts._losses import LeastSquares, Logistic, Softmax
 from sordino.parts.contributions._base import Evaluator
-from sordino.parts.schedules._public import PublicData
+from sordino.parts.schedules._base import PublicData
 from sordino.parts.schedules._shapes import Exponential, FixedSchedule, Influence
 from sordino.planning.recipes import RECIPES
 from sordino.privacy._values import ClippedSum

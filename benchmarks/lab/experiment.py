@@ -41,7 +41,7 @@ from sordino._base.errors import (
     require_positive,
     shown,
 )
-from sordino.parts import checked_budget
+from sordino.parts.sampling import checked_budget
 from sordino.planning.recipes import recipe_named
 from sordino.privacy import ADJACENCIES, epsilon_from_mu
 

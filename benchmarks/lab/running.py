@@ -111,7 +111,7 @@ def shrunk(made: Plan, rows: int) -> Plan:
     small = replace(
         population, examples=least * population.steps_per_epoch, batch_size=least, first_batch=first
     )
-    return replace(made, population=small, noise=made.noise * factor)
+    return made.with_training(population=small, noise_multiplier=made.noise_multiplier * factor)
 
 
 def _scores(made: Plan, fold: PreparedData, first: int, count: int) -> list[dict[str, float]]:

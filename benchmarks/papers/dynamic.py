@@ -24,7 +24,7 @@ from sordino._base.errors import require_count, require_positive
 from sordino.parts.schedules import dynamic_error
 from sordino.privacy import (
     POISSON,
-    SampledGaussian,
+    SampledRelease,
     calibrate_noise,
     compose_pld,
     epsilon_from_zcdp,
@@ -69,7 +69,7 @@ def psgd_noise(*, epsilon: float, delta: float, rate: float, steps: int) -> Prin
     T = require_count("steps", steps)
     p = require_positive("rate", rate, maximum=1.0)
     noise = _psgd_noise_unchecked(epsilon, delta, p, T)
-    part = SampledGaussian(noise, 1.0, p, T, POISSON, "add-remove")
+    part = SampledRelease(noise, 1.0, p, T, POISSON, "add-remove")
     true = epsilon_of_pld(compose_pld(0.0, (part,)), delta)
     require_condition(
         true <= epsilon,
@@ -89,7 +89,7 @@ def _psgd_noise_unchecked(epsilon: float, delta: float, rate: float, steps: int)
 def psgd_exact(*, epsilon: float, delta: float, rate: float, steps: int) -> float:
     """The noise Poisson batches do need, add-remove, by their privacy-loss distribution."""
     return calibrate_noise(
-        lambda std: SampledGaussian(std, 1.0, rate, steps, POISSON, "add-remove"), epsilon, delta
+        lambda std: SampledRelease(std, 1.0, rate, steps, POISSON, "add-remove"), epsilon, delta
     )
 
 
@@ -97,7 +97,7 @@ def equation_7_steps(*, kappa: float, alpha: float) -> int:
     """The printed ``T = ceil(2 kappa ln(1 + 1/(kappa alpha)))``; refused where not training is better.
 
     `alpha` is ``D G^2 / (2 R M N^2 (f(theta_1) - f*))``. T is not the minimiser of the bound that it
-    is derived from, which is `sordino.parts.schedules._horizon.real_best_steps` at ``gamma = 1 - 1/kappa``.
+    is derived from, which is `sordino.parts.schedules._bounds.real_best_steps` at ``gamma = 1 - 1/kappa``.
     """
     require_positive("alpha", alpha)
     if not (kappa > 1 and math.isfinite(kappa)):

@@ -23,7 +23,7 @@ from sordino._base.errors import require_choice, require_count, require_fraction
 from sordino.privacy import (
     ADJACENCIES,
     WITHOUT_REPLACEMENT,
-    SampledGaussian,
+    SampledRelease,
     calibrate_noise,
     compose_pld,
     epsilon_of_pld,
@@ -254,7 +254,7 @@ def pld_noise(*, epsilon: float, delta: float, examples: int, batch_size: int, s
     """Noise (std on the sum / S) by privacy-loss distributions: what Sordino uses."""
     rate = batch_size / examples
     return calibrate_noise(
-        lambda std: SampledGaussian(std, 1.0, rate, steps, WITHOUT_REPLACEMENT, _REPLACE_ONE),
+        lambda std: SampledRelease(std, 1.0, rate, steps, WITHOUT_REPLACEMENT, _REPLACE_ONE),
         epsilon,
         delta,
     )
@@ -325,7 +325,7 @@ def rrpsgd(
     noise = math.sqrt(require_positive("constant", constant) * (math.log(n) + log) * log) / epsilon
     spent = rdp_epsilon(noise, epsilon=epsilon, delta=delta, examples=n, batch_size=1, steps=T)
     if spent > epsilon:
-        part = SampledGaussian(noise, 1.0, 1 / n, T, WITHOUT_REPLACEMENT, _REPLACE_ONE)
+        part = SampledRelease(noise, 1.0, 1 / n, T, WITHOUT_REPLACEMENT, _REPLACE_ONE)
         spent = epsilon_of_pld(compose_pld(0.0, (part,)), delta)
     formula = "RRPSGD's noise of Zhang et al. (2017)"
     require_condition(

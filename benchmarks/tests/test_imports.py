@@ -41,11 +41,10 @@ LENT = {
     "_base": 11,
     "app": 4,
     "engine": 9,
-    "models": 1,
     "parts": 14,
     "privacy": 13,
     "report": 4,
-    "together": 15,
+    "together": 12,
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import norm
 
 from sordino.audit._curves import largest_power, measured_curve
-from sordino.privacy._amplification import SampledGaussian
+from sordino.privacy._amplification import SampledRelease
 from sordino.privacy._guarantee import Guarantee
 
 RATES = np.array([0.0, 1e-4, 0.01, 0.3, 0.9, 1.0])
@@ -56,7 +56,7 @@ def upper_hull(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def test_an_amplified_curve_is_that_of_the_mixture(rate: float) -> None:
     """One step: N(0, s) against (1 - q) N(0, s) + q N(1, s), both ways, randomised tests included."""
     std = 0.8
-    part = SampledGaussian(std, 1.0, rate, 1, "poisson", "zero-out")
+    part = SampledRelease(std, 1.0, rate, 1, "poisson", "zero-out")
     guarantee = Guarantee(0.0, sampled=(part,), analysis="amplified", **WORDS)
     thresholds = np.linspace(-5, 6, 2001)
     fpr = norm.sf(thresholds / std)

@@ -14,8 +14,8 @@ from sordino import SordinoError
 from sordino.audit._federated import ClientNeighbours, audit_client
 from sordino.audit._whitebox import AuditResult
 from sordino.together.federated import _client as client_module
-from sordino.together.federated._account import chain_cost
 from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._chain import chain_cost
 from sordino.together.federated._client import Client, ClientState, SentMessage
 from sordino.together.federated._contribution import ClientEvaluator, LocalData
 from sordino.together.federated._messages import Reply, RoundRequest

@@ -165,7 +165,7 @@ def test_init_leaves_what_is_there_alone(here: Path) -> None:
         ({"schema": None, "model": "nowhere:model"}, "there is no model 'nowhere:model' here"),
         ({"schema": None, "model": "os:path"}, "is not a sordino.together.sites.Model"),
         ({"clients": "a,a"}, "clients of different names"),
-        ({"clients": "a,../b"}, "a client's name has up to 64 letters"),
+        ({"clients": "a,../b"}, "a client's name must be 1 to 64 letters"),
         ({"rounds": 0}, "rounds must be a whole number of at least 1"),
         ({"per_round": 9}, "per_round must be at most the number of clients (3)"),
         ({"epsilon": -1}, "epsilon must be a finite number greater than 0"),

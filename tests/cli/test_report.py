@@ -222,7 +222,7 @@ def test_independent_counterpart_has_the_same_guarantee(small: Plan) -> None:
     other = independent_counterpart(small)
     assert other is not None
     found = guarantee_of(
-        noise=other.noise,
+        noise=other.noise_multiplier,
         population=other.population,
         mechanism=other.mechanism,
         schedule=other.schedule,

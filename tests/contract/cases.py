@@ -14,9 +14,10 @@ from sordino.audit._plans import STEPS as STEPS
 from sordino.audit._whitebox import Neighbours
 from sordino.engine._adaptive import AdaptiveRun
 from sordino.engine._run import TrainingRun
-from sordino.parts._population import FIXED, POISSON, WITHOUT_REPLACEMENT
+from sordino.parts.sampling import FIXED
 from sordino.planning._plans import Plan
 from sordino.planning.recipes import RECIPES
+from sordino.privacy import POISSON, WITHOUT_REPLACEMENT
 from sordino.privacy._gdp import epsilon_from_mu
 
 # A draw of this size is lost in float32: "no noise" for a plan, which insists on some.

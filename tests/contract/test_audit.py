@@ -12,7 +12,6 @@ from sordino.audit._intervals import equivalent_mu, hockey_stick, proportion, se
 from sordino.audit._recording import audit_key, audit_seeds
 from sordino.audit._whitebox import Neighbours
 from sordino.engine._many import secret_batches, seeded_noise_keys
-from sordino.parts._batches import batch_indices
 from sordino.parts.mechanisms._gaussian import gaussian_key
 from sordino.privacy._gdp import delta_from_mu
 
@@ -63,7 +62,7 @@ def test_keys_and_batches_are_those_of_a_run() -> None:
     for i in range(4):
         key = audit_key(3, 5 + i)
         assert np.array_equal(keys[i], jax.random.key_data(gaussian_key(key, "gradient")))
-        own, present = batch_indices(population, key, 2, 6)
+        own, present = population.batches(key, 2, 6)
         for t in range(6):
             taken = indices[i, t][mask[i, t] > 0]
             assert np.array_equal(taken, own[t][present[t] > 0])
@@ -76,7 +75,7 @@ def test_the_canary_is_the_worst_example_there_is(name: str) -> None:
     plan = audited(name)
     canary = Canary.of(plan)
     if not plan.population.is_secret:
-        assert canary.mu / plan.noise == pytest.approx(plan.guarantee.mu, rel=1e-3)
+        assert canary.mu / plan.noise_multiplier == pytest.approx(plan.guarantee.mu, rel=1e-3)
     lengths = np.linalg.norm(canary.directions, axis=2)
     assert np.allclose(lengths[:, list(canary.pattern)], 1.0)
     assert np.count_nonzero(lengths) == lengths.shape[0] * len(canary.pattern)

@@ -21,13 +21,13 @@ from sordino.engine import _drivers as drivers
 from sordino.engine import _many as many
 from sordino.engine import _noise as noise
 from sordino.engine._run import TrainingRun
-from sordino.parts import _batches as batches
 from sordino.parts._losses import Logistic
 from sordino.parts.contributions import _gradient as gradient
 from sordino.parts.contributions import _rules as rules
 from sordino.parts.mechanisms import _parallel as parallel
 from sordino.parts.mechanisms._gaussian import standard_normal_rows
 from sordino.parts.mechanisms._tree import Tree
+from sordino.parts.sampling import _secret as batches
 from sordino.planning._plans import Plan
 
 from .cases import EXAMPLES, audited, logistic_data, make

@@ -28,8 +28,7 @@ from sordino.parts.schedules._base import schedule_from_json
 from sordino.planning._accounting import FLOAT32_MARGIN
 from sordino.planning._plans import Plan
 from sordino.privacy._budget import UNIT_BITS
-from sordino.privacy._conversions import zcdp_from_epsilon_delta
-from sordino.privacy._gdp import mu_from_epsilon_delta
+from sordino.privacy._gdp import mu_from_epsilon_delta, zcdp_from_epsilon_delta
 from sordino.privacy._noisy_min import mu_of_pure
 from tests.engine.helpers import binary
 
@@ -47,7 +46,7 @@ def quiet_plan(mu: float = 3e5, **changes: Any) -> Plan:
     assert isinstance(plan.schedule, AdaptiveBudget)
     schedule = replace(plan.schedule, mu=mu)
     noise = schedule.first_noise(1) * FLOAT32_MARGIN
-    return replace(plan, schedule=schedule, noise=noise).restated()
+    return plan.with_training(schedule=schedule, noise_multiplier=noise).restated()
 
 
 def start(plan: Plan, seed: int = 0, **options: Any) -> AdaptiveRun:
@@ -130,14 +129,14 @@ def test_all_parts_can_be_paid(splits: int) -> None:
         assert isinstance(schedule, AdaptiveBudget)
         budget = schedule.budget()
         for _ in range(splits):
-            budget.spend(plan.noise / FLOAT32_MARGIN)
+            budget.spend(plan.noise_multiplier / FLOAT32_MARGIN)
             budget.spend_cost(schedule.search_cost)
         assert budget.remaining <= 1e-5 * budget.total
 
 
 def test_nothing_is_read_that_cannot_be_paid(recorder: Recorder) -> None:
     plan = make_plan()
-    dear = replace(plan, noise=plan.noise / 10)
+    dear = plan.with_training(noise_multiplier=plan.noise_multiplier / 10)
     run = start(dear)
     assert run.finished
     with pytest.raises(PlanMismatchError, match="budget"):
@@ -160,7 +159,7 @@ def test_a_budget_that_ends_within_an_iteration(
     np.testing.assert_array_equal(run.output(), np.zeros(D))
     retries = len(recorder.stds) - 1
     assert recorder.searches in (retries, retries + 1)
-    first = (plan.noise / FLOAT32_MARGIN) ** -2
+    first = (plan.noise_multiplier / FLOAT32_MARGIN) ** -2
     gradients = first * 1.1**retries
     assert run.spent == pytest.approx(gradients + recorder.searches * schedule.search_cost)
     # One more query would have been too much.
@@ -188,7 +187,7 @@ def test_an_improved_gradient_has_the_noise_of_all_its_budget(
     key = RunKey.from_insecure_seed(3)
     run = AdaptiveRun(plan, Logistic(), np.zeros(d, np.float32), (X, y), key=key)
     run._iterate()
-    unit = plan.noise * plan.clip / 50
+    unit = plan.noise_multiplier * plan.clip / 50
     stds = [float(np.std(estimate)) for estimate in seen]
     np.testing.assert_allclose(stds, unit * 2.0 ** (-np.arange(4) / 2), rtol=0.05)
     assert len(seen) == 4
@@ -321,7 +320,7 @@ def test_a_run_goes_on_from_what_it_released() -> None:
 def test_replacing_costs_four_times_as_much_for_the_same_noise() -> None:
     """So at the same budget every noise is doubled."""
     plans = [make_plan(adjacency=adjacency) for adjacency in ("zero-out", "replace-one")]
-    assert plans[1].noise == pytest.approx(2 * plans[0].noise, rel=1e-6)
+    assert plans[1].noise_multiplier == pytest.approx(2 * plans[0].noise_multiplier, rel=1e-6)
     schedule = plans[0].schedule
     assert isinstance(schedule, AdaptiveBudget)
     assert schedule == plans[1].schedule

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from sordino._base.keys import RunKey
-from sordino.parts import _batches as batches
-from sordino.parts._batches import BLOCK, batch_indices, poisson_width, public_order
-from sordino.parts._population import Population
+from sordino.parts.sampling import _secret as batches
+from sordino.parts.sampling._population import Population
+from sordino.parts.sampling._public import public_order
+from sordino.parts.sampling._secret import BLOCK, poisson_width
 
 KEY = RunKey.from_insecure_seed(0)
 
 
 def members(population: Population, key: RunKey, steps: int) -> list[np.ndarray]:
-    indices, mask = batch_indices(population, key, 0, steps)
+    indices, mask = population.batches(key, 0, steps)
     return [np.sort(row[present > 0]) for row, present in zip(indices, mask, strict=True)]
 
 
@@ -23,7 +24,7 @@ def test_chunks_do_not_matter(sampling: str) -> None:
     population = Population(100, 13, 300, sampling)
     whole = members(population, KEY, 300)
     for first, count in [(0, 7), (60, 10), (BLOCK - 1, 2), (299, 1)]:
-        indices, mask = batch_indices(population, KEY, first, count)
+        indices, mask = population.batches(KEY, first, count)
         for i in range(count):
             assert np.array_equal(np.sort(indices[i][mask[i] > 0]), whole[first + i])
 
@@ -51,7 +52,7 @@ def test_poisson_batches_are_independent_coin_flips() -> None:
 def test_poisson_overflow_widens_and_drops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     population = Population(200, 50, 64, "poisson")
     monkeypatch.setattr(batches, "poisson_width", lambda n, q: 16)
-    indices, mask = batch_indices(population, KEY, 0, 64)
+    indices, mask = population.batches(KEY, 0, 64)
     assert indices.shape[1] > 16
     mean = mask.sum(1).mean()
     assert abs(mean - 50) < 5 * np.sqrt(50 * 0.75 / 64)

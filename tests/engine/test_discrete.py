@@ -266,7 +266,9 @@ def test_a_budget_is_met_and_the_distance_is_in_it(sampling: str) -> None:
     assert 0 < plan.guarantee.distance < 1e-15
     assert 0.999 < plan.guarantee.epsilon(1e-5) <= 1.0
     assert plan.guarantee.delta(1.0) <= 1e-5
-    assert gaussian.noise <= plan.noise <= gaussian.noise * (1 + 1e-6)
+    assert (
+        gaussian.noise_multiplier <= plan.noise_multiplier <= gaussian.noise_multiplier * (1 + 1e-6)
+    )
     assert "multiples of 2^" in str(plan)
     assert "total variation" in plan.guarantee.sentence() or sampling == "poisson"
 
@@ -286,7 +288,7 @@ def test_a_large_distance_is_paid_for() -> None:
     }
     without, having = calibrated_noise(**setting), calibrated_noise(**setting, distance=1e-6)
     assert having > 1.01 * without
-    mu = plan.guarantee.mu * plan.noise / having
+    mu = plan.guarantee.mu * plan.noise_multiplier / having
     stated = dataclasses.replace(plan.guarantee, gaussian_mu=mu, distance=1e-6)
     assert 0.999 < stated.epsilon(1e-5) <= 1.0
     with pytest.raises(SordinoError, match="larger delta"):

@@ -12,9 +12,9 @@ import optax
 import pytest
 
 import sordino
-from sordino.parts._batches import public_order
 from sordino.parts._losses import LeastSquares, LinearLoss, Logistic, NonconvexLogistic, Softmax
 from sordino.parts._rounding import sum_margin
+from sordino.parts.sampling._public import public_order
 from sordino.planning._plans import Plan
 
 from .helpers import MECHANISMS, binary, multiclass, quiet_plan, regression
@@ -155,14 +155,13 @@ def test_optax_optimizers_are_used_as_they_are() -> None:
 @pytest.mark.parametrize("sampling", ["poisson", "without-replacement", "reshuffled"])
 def test_random_batches_train_the_same_model_as_a_loop_over_them(sampling: str) -> None:
     from sordino._base.keys import RunKey
-    from sordino.parts._batches import batch_indices
 
     X, y = binary()
     plan = quiet_plan("dp-sgd", sampling=sampling, momentum=0.0, learning_rate=0.3)
     key = RunKey.from_insecure_seed(3)
     found = sordino.train(plan, Logistic(), np.zeros(5, np.float32), (X, y), run_key=key).params
     w = np.zeros(5)
-    indices, mask = batch_indices(plan.population, key, 0, plan.population.steps)
+    indices, mask = plan.population.batches(key, 0, plan.population.steps)
     for rows, present in zip(indices, mask, strict=True):
         picked = np.asarray(rows)[np.asarray(present) > 0]
         # By hand: batches differ in size, and jax would compile a program for each.

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from sordino import SordinoError
 from sordino.parts.mechanisms._discrete import MOST_VARIANCE
-from sordino.together.federated._account import (
-    LEAK_UNITS,
-    ChainAccountant,
-    chain_cost,
-)
 from sordino.together.federated._agreeing import SCHEDULES, agree
 from sordino.together.federated._agreement import ADJACENCIES, TRUST
-from sordino.together.federated._noise import cancelled_draws
+from sordino.together.federated._chain import (
+    LEAK_UNITS,
+    ChainAccountant,
+    cancelled_draws,
+    chain_cost,
+)
 from tests.support.federated import tree_mu_squared
 
 from .attack import Attacker, coarse, rho, scripted, small

@@ -24,9 +24,9 @@ from sordino.models._rows import RowPreparation
 from sordino.models._schema import Numeric, Schema
 from sordino.together.federated._agreeing import agree
 from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._chain import cancelled_draws, drawn, noise_key, turned
 from sordino.together.federated._contribution import flattened
 from sordino.together.federated._messages import Reply
-from sordino.together.federated._noise import cancelled_draws, drawn, noise_key, turned
 from sordino.together.federated._server import Server
 from sordino.together.sites._folders import ClientSite, ServerSite, create
 from sordino.together.sites._models import ModelSpec, table_model

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sordino import SordinoError
-from sordino.together.federated._agreement import Agreement, check_name
+from sordino.together._certificates import require_name
+from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._messages import (
     REFUSALS,
     Refusal,
@@ -393,7 +394,7 @@ class TestAgreements:
     )
     def test_names(self, name: Any) -> None:
         with pytest.raises(SordinoError, match="name"):
-            check_name(name)
+            require_name("a client", name)
 
     @settings(QUICK, max_examples=60)
     @given(

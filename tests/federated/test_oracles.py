@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 from sordino.parts._losses import LeastSquares, Softmax
 from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu
 from sordino.together.federated import _client as client_module
-from sordino.together.federated._account import ChainAccountant
 from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._chain import ChainAccountant, cancelled_draws
 from sordino.together.federated._client import Client, ClientState
 from sordino.together.federated._contribution import ClientEvaluator, LocalData
 from sordino.together.federated._messages import Refusal, Reply, message_from_bytes
-from sordino.together.federated._noise import cancelled_draws
 from sordino.together.federated._server import Server, ServerState
 from tests.support.federated import tree_mu_squared
 
@@ -251,7 +250,7 @@ def test_3_trusted_server() -> None:
             federation._turn(0.1)
             if federation.state.round > before:
                 keys.append(federation.state.last_key)
-        from sordino.together.federated._noise import drawn
+        from sordino.together.federated._chain import drawn
 
         assert len(set(keys)) == 8
         left = np.zeros(agreement.parameters, np.int64)

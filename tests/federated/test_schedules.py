@@ -13,11 +13,10 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from sordino.parts._losses import Softmax
-from sordino.together.federated._account import LEAK_UNITS, chain_cost
 from sordino.together.federated._agreeing import agree
 from sordino.together.federated._agreement import Agreement
-from sordino.together.federated._cohorts import Cohorts, random_cohorts
-from sordino.together.federated._partition import split
+from sordino.together.federated._chain import LEAK_UNITS, chain_cost
+from sordino.together.federated._cohorts import Cohorts, random_cohorts, split
 from sordino.together.federated._simulator import simulate
 from sordino.together.federated._sum_stream import RoundNoise, SumStream
 

@@ -15,12 +15,11 @@ from sordino._base.errors import SordinoError
 from sordino.parts._losses import LeastSquares, Logistic, Softmax
 from sordino.together.federated._agreeing import agree
 from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._chain import insecure_secret, order_key, permuted
 from sordino.together.federated._client import Client
-from sordino.together.federated._cohorts import Cohorts, cohorts_of, random_cohorts
+from sordino.together.federated._cohorts import Cohorts, cohorts_of, random_cohorts, split
 from sordino.together.federated._contribution import ClientEvaluator, LocalData, flattened
 from sordino.together.federated._messages import Refusal, Reply
-from sordino.together.federated._noise import insecure_secret, order_key, permuted
-from sordino.together.federated._partition import split
 from sordino.together.federated._replay import SERVER
 from sordino.together.federated._server import Server, ServerState
 from sordino.together.federated._simulator import simulate

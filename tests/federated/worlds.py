@@ -13,10 +13,7 @@ from sordino._base.keystore import KeyStore
 from sordino.parts._losses import Logistic
 from sordino.together.federated._agreeing import agree
 from sordino.together.federated._agreement import Agreement
-from sordino.together.federated._coordinator import DurableServer
-from sordino.together.federated._durable import ClientConfig, DurableClient, VolatileClient
-from sordino.together.federated._messages import RoundRequest, message_from_bytes
-from sordino.together.federated._noise import (
+from sordino.together.federated._chain import (
     cancelled_draws,
     drawn,
     insecure_secret,
@@ -24,6 +21,9 @@ from sordino.together.federated._noise import (
     order_key,
     turned,
 )
+from sordino.together.federated._coordinator import DurableServer
+from sordino.together.federated._durable import ClientConfig, DurableClient, VolatileClient
+from sordino.together.federated._messages import RoundRequest, message_from_bytes
 from sordino.together.federated._server import Server
 from sordino.together.secure._pads import new_private_key, public_key
 

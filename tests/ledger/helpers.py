@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino.engine.ledger._composition import Charge
-from sordino.privacy._amplification import SampledGaussian
+from sordino.privacy._amplification import SampledRelease
 from sordino.privacy._guarantee import Guarantee
 
 # Everything that decides a release, as a run tells it.
@@ -35,5 +35,5 @@ def gaussian(mu: float, adjacency: str = "zero-out", unit: str = "example") -> C
 def poisson(
     noise: float = 1.0, rate: float = 0.01, steps: int = 100, adjacency: str = "add-remove"
 ) -> Costs:
-    part = SampledGaussian(noise, 1.0, rate, steps, "poisson", adjacency)
+    part = SampledRelease(noise, 1.0, rate, steps, "poisson", adjacency)
     return Costs(Guarantee(0.0, adjacency, "example", "at random", "amplified", (part,)))

@@ -20,7 +20,7 @@ from sordino.engine.ledger._composition import (
     restated,
     what_fits,
 )
-from sordino.privacy._amplification import SampledGaussian
+from sordino.privacy._amplification import SampledRelease
 from sordino.privacy._gdp import epsilon_from_mu, mu_from_epsilon_delta
 from sordino.privacy._guarantee import Guarantee, compose
 from sordino.privacy._selection import SelectionGuarantee, StoppingLaw
@@ -173,7 +173,7 @@ def test_what_does_not_carry_over_is_refused() -> None:
         restated(gaussian(0.3).guarantee, "add-remove", "example")
     with pytest.raises(SordinoError, match="unit='user'"):
         restated(gaussian(0.3).guarantee, "zero-out", "user")
-    part = SampledGaussian(1.0, 1.0, 0.1, 3, "without-replacement", "replace-one")
+    part = SampledRelease(1.0, 1.0, 0.1, 3, "without-replacement", "replace-one")
     fixed = Guarantee(0.0, "replace-one", "example", "at random", "amplified", (part,))
     with pytest.raises(SordinoError, match="adjacency='zero-out'"):
         restated(fixed, "zero-out", "example")

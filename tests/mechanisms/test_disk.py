@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from sordino._base import files as _files
-from sordino.parts.mechanisms import _disk as disk
-from sordino.parts.mechanisms._dense import Dense
-from sordino.parts.mechanisms._disk import remembered_dense
+from sordino.parts.mechanisms import _dense as disk
+from sordino.parts.mechanisms._dense import Dense, remembered_dense
 from sordino.parts.mechanisms._maps import AnytimeMap
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.parts.mechanisms.factorize._dense import DenseResult, optimize_dense

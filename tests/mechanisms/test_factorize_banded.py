@@ -10,11 +10,11 @@ from scipy.linalg import toeplitz
 from scipy.optimize import minimize
 
 from sordino.parts.mechanisms._workloads import Workload
-from sordino.parts.mechanisms.factorize._banded import optimize_banded
 from sordino.parts.mechanisms.factorize._error import dense_error, rmse, toeplitz_error
 from sordino.parts.mechanisms.factorize._toeplitz import (
     column_norms,
     fixed_order_sensitivity,
+    optimize_banded,
     sqrt_toeplitz,
 )
 

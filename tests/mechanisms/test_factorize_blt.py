@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support import jax_privacy
 
-from sordino.parts.mechanisms import _jax_privacy
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.parts.mechanisms.factorize._blt import BLTParameters, optimize_blt
 from sordino.parts.mechanisms.factorize._error import noising_error, rmse, toeplitz_error
@@ -185,7 +185,7 @@ def test_inverse_agrees_with_the_power_series_and_jax_privacy():
     np.testing.assert_allclose(
         blt.inverse_coefficients(n), inverse_coefficients(blt.coefficients(n), n), atol=1e-14
     )
-    theirs, their_inverse = _jax_privacy.blt_coefficients(blt.theta, blt.omega, n)
+    theirs, their_inverse = jax_privacy.blt_coefficients(blt.theta, blt.omega, n)
     np.testing.assert_allclose(blt.coefficients(n), theirs, atol=1e-14)
     np.testing.assert_allclose(blt.inverse_coefficients(n), their_inverse, atol=1e-12)
 

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from tests.support import jax_privacy
 
-from sordino.parts.mechanisms import _jax_privacy
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.parts.mechanisms.factorize._dense import optimize_dense
-from sordino.parts.mechanisms.factorize._error import dense_error, rmse
-from sordino.parts.mechanisms.factorize._linear import completed
+from sordino.parts.mechanisms.factorize._error import completed, dense_error, rmse
 
 PREFIX = Workload.prefix()
 MAL = Workload.recursive(0.9, np.exp(-2.5))
@@ -173,7 +172,7 @@ def test_feasible_certified_and_lower_triangular(n, spacing, workload, seed):
 
 def test_jax_privacy_agrees_on_sensitivity():
     result = optimize_dense(MAL, 60, 6)
-    assert _jax_privacy.fixed_epoch_sensitivity(result.strategy, 6) == pytest.approx(1.0, rel=1e-9)
+    assert jax_privacy.fixed_epoch_sensitivity(result.strategy, 6) == pytest.approx(1.0, rel=1e-9)
 
 
 def test_out_of_time_still_returns_an_honest_gap():

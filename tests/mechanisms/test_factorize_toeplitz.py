@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import toeplitz
 from scipy.special import ellipk
+from tests.support import jax_privacy
 
-from sordino.parts.mechanisms import _jax_privacy
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.parts.mechanisms.factorize._error import (
     dense_error,
@@ -189,10 +189,10 @@ def test_a_million_steps():
 def test_jax_privacy_agrees_on_sensitivity():
     coef = sqrt_toeplitz(PREFIX, 60)
     ours = fixed_order_sensitivity(coef, 60, 10, 6)
-    assert _jax_privacy.fixed_epoch_sensitivity(dense(coef, 60), 6) == pytest.approx(ours)
+    assert jax_privacy.fixed_epoch_sensitivity(dense(coef, 60), 6) == pytest.approx(ours)
     for separation, participations in ((10, 3), (7, 9), (60, 1)):
         squared = fixed_order_sensitivity(coef, 60, separation, participations) ** 2
-        theirs = _jax_privacy.minsep_sensitivity_squared(coef, 60, separation, participations)
+        theirs = jax_privacy.minsep_sensitivity_squared(coef, 60, separation, participations)
         assert theirs == pytest.approx(squared)
 
 

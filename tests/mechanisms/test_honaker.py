@@ -11,9 +11,8 @@ from tests.support.dyadic import all_nodes
 from sordino._base.errors import SordinoError
 from sordino.parts.mechanisms._base import mechanism_from_json
 from sordino.parts.mechanisms._catalogue import fit_mechanism
-from sordino.parts.mechanisms._honaker import full_tree, node_gram
 from sordino.parts.mechanisms._maps import LaggedMomentumMap
-from sordino.parts.mechanisms._tree import Tree
+from sordino.parts.mechanisms._tree import Tree, full_tree, node_gram
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.privacy._dyadic import node_matrix, nodes_between
 from sordino.privacy._participation import FixedBatches, SinglePass

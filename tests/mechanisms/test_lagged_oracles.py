@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.support.dyadic import all_nodes, decoder
+from tests.support.windows import reconstruct, recurrence, window_sum
 
 from sordino._base.errors import SordinoError
 from sordino.parts.mechanisms import _base as base
@@ -13,7 +14,6 @@ from sordino.parts.mechanisms._maps import Channels, LaggedMomentumMap
 from sordino.parts.mechanisms._phases import Phases
 from sordino.parts.mechanisms._split import lagged_mechanism
 from sordino.parts.mechanisms._tree import Tree
-from sordino.parts.mechanisms._windows import reconstruct, recurrence, window_sum
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.parts.mechanisms.factorize._toeplitz import sqrt_toeplitz
 from sordino.privacy._dyadic import node_matrix, nodes_between, used_nodes

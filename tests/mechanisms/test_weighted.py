@@ -16,7 +16,7 @@ from sordino.parts.mechanisms._independent import Independent
 from sordino.parts.mechanisms._maps import AnytimeMap, Channels, NesterovMap
 from sordino.parts.mechanisms._tree import Tree
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
-from sordino.parts.mechanisms.factorize._linear import completed, weighted_rows, workload_matrix
+from sordino.parts.mechanisms.factorize._error import completed, weighted_rows, workload_matrix
 from sordino.privacy._participation import (
     FixedBatches,
     FreshPermutations,

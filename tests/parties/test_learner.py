@@ -12,8 +12,8 @@ from sordino._base.errors import PlanMismatchError, SordinoError
 from sordino._base.keys import RunKey
 from sordino.engine._noise import lattice_noise
 from sordino.engine._run import TrainingRun
-from sordino.parts._batches import public_order
 from sordino.parts._losses import NonconvexLogistic
+from sordino.parts.sampling._public import public_order
 from sordino.together.parties._encoding import DifferenceCodec
 from sordino.together.parties._learner import Learner
 from sordino.together.parties._rows import PartyRows

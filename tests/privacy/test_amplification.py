@@ -13,7 +13,7 @@ from scipy.stats import norm
 from sordino._base.errors import SordinoError
 from sordino.privacy import _amplification as amplification
 from sordino.privacy._amplification import (
-    SampledGaussian,
+    SampledRelease,
     calibrate_noise,
     compose_pld,
     delta_of_pld,
@@ -25,7 +25,7 @@ WOR = "without-replacement"
 
 
 def part(std, rate, steps, sampling="poisson", adjacency="add-remove", contribution=1.0):
-    return SampledGaussian(std, contribution, rate, steps, sampling, adjacency)
+    return SampledRelease(std, contribution, rate, steps, sampling, adjacency)
 
 
 def epsilon(*parts, delta=1e-5, mu=0.0):
@@ -343,7 +343,7 @@ def test_bad_descriptions_are_refused(change):
         "adjacency": "add-remove",
     }
     with pytest.raises(SordinoError):
-        SampledGaussian(**{**fields, **change})
+        SampledRelease(**{**fields, **change})
 
 
 def test_delta_below_the_arithmetic_is_refused():

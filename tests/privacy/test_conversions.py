@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from sordino._base.errors import SordinoError
-from sordino.privacy._conversions import (
+from sordino.privacy._gdp import (
+    epsilon_from_mu,
     epsilon_from_rdp,
     epsilon_from_zcdp,
+    mu_from_epsilon_delta,
     mu_of_gaussian_with_zcdp,
     zcdp_from_epsilon_delta,
     zcdp_from_mu,
 )
-from sordino.privacy._gdp import epsilon_from_mu, mu_from_epsilon_delta
 
 
 def cks(rho, delta):

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from sordino import Guarantee, SordinoError
-from sordino.privacy._discrete import LEAST_VARIANCE, rounding_distance
-from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu
+from sordino.privacy._gdp import LEAST_VARIANCE, delta_from_mu, epsilon_from_mu, rounding_distance
 from sordino.privacy._guarantee import compose
 
 STATED = {"adjacency": "zero-out", "unit": "example", "participation": "once"}

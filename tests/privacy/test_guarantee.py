@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mpmath import mpf
 
 from sordino._base.errors import SordinoError
-from sordino.privacy._amplification import SampledGaussian
+from sordino.privacy._amplification import SampledRelease
 from sordino.privacy._gdp import epsilon_from_mu, mu_from_epsilon_delta
 from sordino.privacy._guarantee import ADJACENCIES, Guarantee, compose
 
@@ -29,7 +29,7 @@ def gaussian(mu, **changes):
 
 
 def poisson(std=1.0, rate=0.05, steps=20, adjacency="add-remove"):
-    return SampledGaussian(std, 1.0, rate, steps, "poisson", adjacency)
+    return SampledRelease(std, 1.0, rate, steps, "poisson", adjacency)
 
 
 def amplified(*parts, mu=0.0, **changes):

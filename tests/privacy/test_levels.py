@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino._base.errors import SordinoError
-from sordino.privacy._amplification import SampledGaussian, compose_pld, epsilon_of_pld
-from sordino.privacy._levels import levels, sampled_levels
+from sordino.privacy._amplification import (
+    SampledRelease,
+    compose_pld,
+    epsilon_of_pld,
+    levels,
+    sampled_levels,
+)
 from sordino.privacy._poisson import composed_epsilon, poisson_delta
 
 
@@ -50,8 +55,8 @@ def test_bad_levels(sigma):
 def test_sampled_levels_are_releases():
     parts = sampled_levels([1.0, 2.0, 2.0], rate=0.1, adjacency="zero-out")
     assert parts == (
-        SampledGaussian(1.0, 1.0, 0.1, 1, "poisson", "zero-out"),
-        SampledGaussian(2.0, 1.0, 0.1, 2, "poisson", "zero-out"),
+        SampledRelease(1.0, 1.0, 0.1, 1, "poisson", "zero-out"),
+        SampledRelease(2.0, 1.0, 0.1, 2, "poisson", "zero-out"),
     )
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from sordino._base.errors import SordinoError
 from sordino._base.keys import RunKey
-from sordino.parts._batches import batch_indices
-from sordino.parts._population import Population
+from sordino.parts.sampling._population import Population
 from sordino.privacy._participation import (
     FixedBatches,
     FreshPermutations,
@@ -213,7 +212,7 @@ def test_bad_json_is_refused(data):
 def test_reshuffled_batches_obey_the_rule(n, batch_size, steps):
     population = Population(n, batch_size, steps, sampling="reshuffled", order_seed=3)
     rule = population.participation()
-    indices, mask = batch_indices(population, RunKey.from_insecure_seed(0), 0, steps)
+    indices, mask = population.batches(RunKey.from_insecure_seed(0), 0, steps)
     batches = [set(row[keep > 0].tolist()) for row, keep in zip(indices, mask, strict=True)]
     assert all(len(b) == int(k.sum()) for b, k in zip(batches, mask, strict=True))  # no one twice
     allowed = [set(p) for p in rule.patterns()]
@@ -222,7 +221,7 @@ def test_reshuffled_batches_obey_the_rule(n, batch_size, steps):
     # in chunks: the very same batches
     for first in range(0, steps, 3):
         count = min(3, steps - first)
-        part, keep = batch_indices(population, RunKey.from_insecure_seed(0), first, count)
+        part, keep = population.batches(RunKey.from_insecure_seed(0), first, count)
         np.testing.assert_array_equal(part, indices[first : first + count])
         np.testing.assert_array_equal(keep, mask[first : first + count])
 

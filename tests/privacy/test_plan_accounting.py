@@ -14,7 +14,7 @@ import pytest
 from sordino import Plan, plan
 from sordino._base.errors import SordinoError
 from sordino.engine._drivers import chunk_starts
-from sordino.parts._population import Population
+from sordino.parts.sampling._population import Population
 from sordino.planning._accounting import float32_up
 from sordino.planning.recipes import RECIPES
 
@@ -117,10 +117,10 @@ def test_calibration_meets_the_target_and_inverts(recipe, sampling, mechanism, s
         reached = made.guarantee.epsilon(DELTA)
         assert 0.999 * epsilon <= reached <= epsilon
         assert made.guarantee.delta(epsilon) <= DELTA
-        assert made.noise == float(np.float32(made.noise))
-        back = make(recipe, sampling, mechanism, size, noise_multiplier=made.noise)
+        assert made.noise_multiplier == float(np.float32(made.noise_multiplier))
+        back = make(recipe, sampling, mechanism, size, noise_multiplier=made.noise_multiplier)
         assert back.guarantee.mu == made.guarantee.mu
-        assert back.noise == made.noise
+        assert back.noise_multiplier == made.noise_multiplier
 
 
 def test_long_blt_recursion_stays_within_the_margin():
@@ -138,9 +138,9 @@ def test_clip_only_scales(clip):
     one = plan("dp-gd", examples=100, steps=5, epsilon=1, delta=1e-5)
     made = plan("dp-gd", examples=100, steps=5, epsilon=1, delta=1e-5, clip=clip)
     assert made.guarantee == one.guarantee
-    assert made.noise == one.noise
-    assert made.noise_std >= made.noise * clip  # rounded up, never down
-    assert made.noise_std == pytest.approx(made.noise * clip, rel=2e-7)
+    assert made.noise_multiplier == one.noise_multiplier
+    assert made.noise_std >= made.noise_multiplier * clip  # rounded up, never down
+    assert made.noise_std == pytest.approx(made.noise_multiplier * clip, rel=2e-7)
     upper, _ = brute_force_mu(made)
     assert upper <= made.guarantee.mu * (1 + 1e-9)
 
@@ -168,7 +168,7 @@ def test_replace_one_needs_exactly_twice_the_noise():
         delta=DELTA,
         adjacency="replace-one",
     )
-    assert other.noise == pytest.approx(2 * zero.noise, rel=1e-6)
+    assert other.noise_multiplier == pytest.approx(2 * zero.noise_multiplier, rel=1e-6)
     assert zero.guarantee.under_replace_one().mu >= 2 * zero.guarantee.mu * (1 - 1e-15)
 
 
@@ -239,14 +239,14 @@ def test_amplified_plans_meet_their_target(sampling):
         examples=2000,
         batch_size=100,
         epochs=2,
-        noise_multiplier=made.noise,
+        noise_multiplier=made.noise_multiplier,
         delta=1e-5,
         sampling=sampling,
     )
     assert again.guarantee == made.guarantee
     assert made.guarantee.is_amplified
     part = made.guarantee.sampled[0]
-    assert part.noise_std <= made.noise
+    assert part.noise_std <= made.noise_multiplier
     assert (part.rate, part.steps, part.contribution) == (0.05, 40, 1.0)
 
 
@@ -263,8 +263,8 @@ def test_secret_batches_of_everyone_amplify_nothing(sampling):
         adjacency="replace-one",
     )
     public = plan("dp-gd", examples=50, steps=4, epsilon=1.0, delta=1e-5, adjacency="replace-one")
-    assert secret.noise >= public.noise * (1 - 1e-6)
-    assert secret.noise == pytest.approx(public.noise, rel=1e-3)
+    assert secret.noise_multiplier >= public.noise_multiplier * (1 - 1e-6)
+    assert secret.noise_multiplier == pytest.approx(public.noise_multiplier, rel=1e-3)
     assert secret.guarantee.epsilon(1e-5) <= 1.0
 
 
@@ -288,7 +288,7 @@ def test_plan_json_round_trip(recipe, arguments, tmp_path):
     assert back == made
     assert back.hash == made.hash
     assert back.guarantee == made.guarantee
-    assert back.noise == made.noise
+    assert back.noise_multiplier == made.noise_multiplier
     np.testing.assert_array_equal(
         noise_matrices(back.mechanism, back.population.steps),
         noise_matrices(made.mechanism, made.population.steps),

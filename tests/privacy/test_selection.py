@@ -13,8 +13,12 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from sordino._base.errors import SordinoError
-from sordino.privacy._conversions import epsilon_from_rdp
-from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu, mu_from_epsilon_delta
+from sordino.privacy._gdp import (
+    delta_from_mu,
+    epsilon_from_mu,
+    epsilon_from_rdp,
+    mu_from_epsilon_delta,
+)
 from sordino.privacy._selection import (
     SelectionGuarantee,
     StoppingLaw,

@@ -10,7 +10,7 @@ import pytest
 from sordino._base.errors import SordinoError
 from sordino.privacy import _dyadic as dyadic
 from sordino.privacy import _sensitivity as module
-from sordino.privacy._dyadic_worst_case import tree_fresh_energy
+from sordino.privacy._dyadic import tree_fresh_energy
 from sordino.privacy._participation import (
     FixedBatches,
     FreshPermutations,
@@ -401,7 +401,7 @@ def test_fresh_tree_program_equals_brute_force(beta):
 
 
 def test_thinned_fronts_only_round_up(monkeypatch):
-    from sordino.privacy import _dyadic_worst_case as dyadic_worst_case
+    from sordino.privacy import _dyadic as dyadic_worst_case
 
     true, exact = tree_fresh_energy(60, 4, 0.93)
     assert exact

@@ -22,7 +22,7 @@ from sordino.parts.schedules._allocate import (
     uniform_cost,
     uniform_over_optimal,
 )
-from sordino.parts.schedules._horizon import (
+from sordino.parts.schedules._bounds import (
     best_dynamic_steps,
     best_steps,
     best_uniform_steps,
@@ -30,8 +30,9 @@ from sordino.parts.schedules._horizon import (
     real_best_steps,
     uniform_error,
 )
-from sordino.parts.schedules._influence import expinfl, geometric, quadratic, quadratic_bias
+from sordino.parts.schedules._influence import expinfl, geometric, quadratic
 from sordino.privacy._budget import units_of
+from tests.support.schedules import quadratic_bias
 
 influences = st.lists(st.floats(-8, 8), min_size=1, max_size=30).map(np.array)
 budgets = st.floats(1e-3, 1e3)

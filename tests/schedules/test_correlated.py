@@ -9,12 +9,12 @@ from scipy.optimize import minimize
 
 from sordino._base.errors import SordinoError
 from sordino.parts.schedules._allocate import optimal_cost
-from sordino.parts.schedules._correlated import (
+from sordino.parts.schedules._bounds import (
     full_participation_bound,
-    quadratic_objective,
     row_scaling,
 )
 from sordino.parts.schedules._influence import quadratic
+from tests.support.schedules import quadratic_objective
 
 
 def random_psd(rng, T, rank=None):

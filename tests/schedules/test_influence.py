@@ -17,14 +17,11 @@ from sordino.parts.schedules._influence import (
     geometric,
     momentum_bound,
     momentum_quadratic,
-    momentum_two_piece,
     momexpinfl,
     quadratic,
-    quadratic_bias,
-    that,
     uniform,
 )
-from sordino.parts.schedules._momentum import (
+from tests.support.momentum_bound import (
     largest_eta_0,
     largest_eta_0_at,
     momentum_gamma,
@@ -32,6 +29,7 @@ from sordino.parts.schedules._momentum import (
     momentum_risk_bound,
     momentum_zeta,
 )
+from tests.support.schedules import momentum_two_piece, quadratic_bias, that
 
 # ---- gradient descent -------------------------------------------------------------------------------
 

@@ -11,10 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino._base.errors import SordinoError
-from sordino.parts.schedules._base import NoiseSchedule, Uniform, schedule_from_json
+from sordino.parts.schedules._base import (
+    NoiseSchedule,
+    PublicData,
+    Uniform,
+    require_public,
+    schedule_from_json,
+)
 from sordino.parts.schedules._catalogue import schedule_named
 from sordino.parts.schedules._influence import quadratic
-from sordino.parts.schedules._public import PublicData, require_public
 from sordino.parts.schedules._shapes import (
     ByParticipation,
     ExpInfluence,

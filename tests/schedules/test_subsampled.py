@@ -13,16 +13,15 @@ from sordino.parts.schedules._influence import geometric
 from sordino.parts.schedules._shapes import FixedSchedule
 from sordino.parts.schedules._subsampled import (
     ORDERS,
-    allocate_lambert,
     allocate_subsampled,
     renyi_slope,
     search_subsampled,
     stepwise,
 )
-from sordino.privacy._amplification import compose_pld, epsilon_of_pld
+from sordino.privacy._amplification import compose_pld, epsilon_of_pld, levels, sampled_levels
 from sordino.privacy._gdp import mu_from_epsilon_delta
-from sordino.privacy._levels import levels, sampled_levels
 from sordino.privacy._poisson import composed_epsilon
+from tests.support.schedules import allocate_lambert
 
 SMALL = {"rate": 0.02, "steps": 60, "epsilon": 1.0, "delta": 1e-5}
 STEEP = geometric(0.85, 60)

@@ -425,7 +425,7 @@ def test_rosters(world: World) -> None:
         Roster("s", (a, RosterEntry("b", a.public_key, b.certificate)), "h", 1)
     with pytest.raises(SordinoError, match="same fingerprint"):
         Roster("s", (a, RosterEntry("b", b.public_key, a.certificate)), "h", 1)
-    with pytest.raises(SordinoError, match="not a party's name"):
+    with pytest.raises(SordinoError, match="a party's name must be"):
         RosterEntry("../a", a.public_key, a.certificate)
     with pytest.raises(SordinoError, match="not a PEM"):
         RosterEntry("a", a.public_key, "nothing")

@@ -20,7 +20,7 @@ from sordino.models._search import PrivateSearch
 from sordino.parts._losses import Logistic
 from sordino.parts.contributions._contributions import Gradient
 from sordino.parts.contributions._rules import PairRule
-from sordino.planning import _plans as planning
+from sordino.planning import _training as planning
 from sordino.planning._plans import Plan
 from sordino.privacy._guarantee import Guarantee
 from sordino.together.parties._learner import Learner
@@ -51,16 +51,16 @@ def made(recipe: str = "dp-gd", **changes: Any) -> Plan:
 
 
 def quieter(plan: Plan) -> Plan:
-    return dataclasses.replace(plan, noise=1e-6)
+    return plan.with_training(noise_multiplier=1e-6)
 
 
 def longer(plan: Plan) -> Plan:
-    return dataclasses.replace(plan, population=dataclasses.replace(plan.population, steps=100))
+    return plan.with_training(population=dataclasses.replace(plan.population, steps=100))
 
 
 def longer_throughout(plan: Plan) -> Plan:
     mechanism = dataclasses.replace(plan.mechanism, steps=100)  # type: ignore[type-var]
-    return dataclasses.replace(longer(plan), mechanism=mechanism)
+    return longer(plan).with_training(mechanism=mechanism)
 
 
 def promising(plan: Plan) -> Plan:
@@ -74,11 +74,25 @@ def for_less(plan: Plan) -> Plan:
 
 def written_over(plan: Plan) -> Plan:
     edited = copy.copy(plan)
-    object.__setattr__(edited, "noise", 1e-6)
+    object.__setattr__(edited.training, "noise_multiplier", 1e-6)
     return edited
 
 
-EDITS = (quieter, longer, longer_throughout, promising, for_less, written_over)
+def another_run_slipped_in(plan: Plan) -> Plan:
+    edited = copy.copy(plan)
+    object.__setattr__(edited, "queries", (quieter(plan).training,))
+    return edited
+
+
+EDITS = (
+    quieter,
+    longer,
+    longer_throughout,
+    promising,
+    for_less,
+    written_over,
+    another_run_slipped_in,
+)
 
 
 @pytest.mark.parametrize("edit", EDITS)
@@ -114,7 +128,7 @@ def test_an_adaptive_run_refuses_a_larger_budget_than_it_states() -> None:
     schedule = dataclasses.replace(plan.schedule, mu=10.0)  # type: ignore[type-var]
     with pytest.raises(SordinoError, match="this plan"):
         sordino.train(
-            dataclasses.replace(plan, schedule=schedule), Logistic(), START, UNREAD, insecure_seed=0
+            plan.with_training(schedule=schedule), Logistic(), START, UNREAD, insecure_seed=0
         )
 
 
@@ -123,7 +137,7 @@ def test_an_amplified_plan_is_held_to_its_rate() -> None:
     plan = made("dp-sgd", batch_size=3, epsilon=1.0)
     larger = dataclasses.replace(plan.population, batch_size=30)
     with pytest.raises(SordinoError, match="this plan"):
-        dataclasses.replace(plan, population=larger).verify()
+        plan.with_training(population=larger).verify()
 
 
 def test_audits_refuse_an_edited_plan() -> None:
@@ -168,8 +182,8 @@ def test_without_noise_there_is_no_guarantee() -> None:
     stated = Guarantee.gaussian(0.1, adjacency="zero-out", unit="example", participation="once")
     for edited in (
         dataclasses.replace(plan, guarantee=stated),
-        dataclasses.replace(plan, noise=5.0),
-        dataclasses.replace(made(), noise=0.0),
+        plan.with_training(noise_multiplier=5.0),
+        made().with_training(noise_multiplier=0.0),
         dataclasses.replace(made(), recipe="sgd"),
     ):
         with pytest.raises(SordinoError, match="this plan"):
@@ -190,7 +204,7 @@ def test_what_is_inside_a_plan_cannot_be_edited_in_place() -> None:
     louder = plan.mechanism.noising * np.float32(0.1)  # type: ignore[attr-defined]
     mechanism = dataclasses.replace(plan.mechanism, noising=louder)  # type: ignore[type-var]
     with pytest.raises(SordinoError, match="this plan"):
-        dataclasses.replace(plan, mechanism=mechanism).verify()
+        plan.with_training(mechanism=mechanism).verify()
 
 
 def test_consistent_changes_pass() -> None:
@@ -200,7 +214,7 @@ def test_consistent_changes_pass() -> None:
     plan = made()
     for changed in (
         plan.with_update(learning_rate=0.5),
-        dataclasses.replace(plan, update=dataclasses.replace(plan.update, learning_rate=0.5)),
+        plan.with_training(update=dataclasses.replace(plan.update, learning_rate=0.5)),
         copy.deepcopy(plan),
         Plan.from_json(plan.to_json()),
         longer_throughout(plan).restated(),
@@ -239,7 +253,7 @@ class _Loose(Gradient):
 def test_parts_of_a_plan_are_what_they_say() -> None:
     """S5: a part of another class with the same description."""
     plan = made()
-    loose = dataclasses.replace(plan, contribution=_Loose(plan.clip))
+    loose = plan.with_training(contribution=_Loose(plan.clip))
     assert loose.hash == plan.hash
     with pytest.raises(SordinoError, match="_Loose is not what its recipe is made of"):
         sordino.train(loose, Logistic(), START, UNREAD)

@@ -78,11 +78,10 @@ def test_an_absent_record_leaves_the_others_where_they_are() -> None:
     from scipy.stats import chi2
 
     from sordino._base.keys import RunKey
-    from sordino.parts._batches import batch_indices
-    from sordino.parts._population import Population
+    from sordino.parts.sampling._population import Population
 
     people = Population(6, 3, 6000, sampling="poisson")
-    indices, mask = batch_indices(people, RunKey.from_insecure_seed(1), 0, 6000)
+    indices, mask = people.batches(RunKey.from_insecure_seed(1), 0, 6000)
     width = indices.shape[1]
     there = (indices == 2) & (mask > 0)
     other = ((indices == 4) & (mask > 0)).any(axis=1)

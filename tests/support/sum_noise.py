@@ -41,8 +41,7 @@ from sordino.privacy import (
     Guarantee,
     rounding_distance,
 )
-from sordino.privacy._conversions import epsilon_from_rdp
-from sordino.privacy._discrete import LEAST_VARIANCE
+from sordino.privacy._gdp import LEAST_VARIANCE, epsilon_from_rdp
 from sordino.together.secure._base import (
     TrustAssumption,
     engine_distance,

@@ -60,7 +60,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
                 "scattering": (
                     "benchmarks/lab/scattering.py",
                     "benchmarks/lab/strokes.py",
-                    "sordino/models/_whitening.py",
+                    "sordino/models/_rows.py",
                 ),
             },
         ),

@@ -130,7 +130,11 @@ def run_cell(cell: Cell, folder: str | None) -> dict[str, Any]:
         ],
         "as_published": rows.as_published,
         "cpu_seconds_per_run": seen.cpu_seconds / cell.seeds[1],
-        "facts": {"way": way, "steps": built.population.steps, "noise": round(built.noise, 4)},
+        "facts": {
+            "way": way,
+            "steps": built.population.steps,
+            "noise": round(built.noise_multiplier, 4),
+        },
     }
 
 
@@ -214,7 +218,7 @@ def noise_in_estimate(made: Plan) -> float:
         error = made.mechanism.workload_error(
             average, weights if weights.shape[1] > 1 else weights[:, 0]
         )
-    return float(np.sqrt(np.mean(error**2))) * made.noise * made.clip / made.divisor
+    return float(np.sqrt(np.mean(error**2))) * made.noise_multiplier * made.clip / made.divisor
 
 
 def measures(

@@ -21,7 +21,7 @@ from benchmarks.lab.tasks.federated import (
     run_trial,
 )
 from sordino._base.errors import SordinoError
-from sordino.together.federated._partition import split
+from sordino.together.federated._cohorts import split
 from sordino.together.federated._simulator import simulate
 
 PEOPLE = PopulationSpec(

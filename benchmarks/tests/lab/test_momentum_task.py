@@ -118,7 +118,7 @@ def test_noise_in_the_estimate_of_independent_noise():
     assert steps == 30
     assert built.update.learning_rate == pytest.approx(2.0 / 30)
     weights = 0.1 * 0.9 ** np.arange(steps)
-    variance = np.cumsum(weights**2) * (built.noise * built.clip / 100) ** 2
+    variance = np.cumsum(weights**2) * (built.noise_multiplier * built.clip / 100) ** 2
     assert noise_in_estimate(built) == pytest.approx(np.sqrt(variance.mean()), rel=1e-6)
 
 
@@ -129,10 +129,10 @@ def test_equal_gradient_evaluations_and_printed_noise():
     assert (one.population.steps, two.population.steps) == (80, 40)
     assert one.gradient_evaluations == pytest.approx(two.gradient_evaluations, rel=0.05)
     printed = make_plan(entry("dp-nsgd", printed=True, mechanism="tree"), setting, 1000, 1.0)
-    assert printed.noise > 5 * one.noise
+    assert printed.noise_multiplier > 5 * one.noise_multiplier
     assert printed.guarantee.epsilon(1e-5) < 1.0
     assert noise_in_estimate(printed) / noise_in_estimate(one) == pytest.approx(
-        printed.noise / one.noise
+        printed.noise_multiplier / one.noise_multiplier
     )
 
 

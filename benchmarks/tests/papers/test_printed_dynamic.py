@@ -8,7 +8,7 @@ import pytest
 from benchmarks.papers import dynamic
 
 from sordino._base.errors import SordinoError
-from sordino.parts.schedules._horizon import dynamic_error, real_best_steps
+from sordino.parts.schedules._bounds import dynamic_error, real_best_steps
 from sordino.privacy._gdp import epsilon_from_mu
 
 

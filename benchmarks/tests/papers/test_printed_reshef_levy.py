@@ -9,8 +9,7 @@ import pytest
 from benchmarks.papers import reshef_levy as rl
 
 from sordino._base.errors import SordinoError
-from sordino.privacy._conversions import epsilon_from_zcdp
-from sordino.privacy._gdp import epsilon_from_mu
+from sordino.privacy._gdp import epsilon_from_mu, epsilon_from_zcdp
 from sordino.privacy._participation import SinglePass
 from sordino.privacy._sensitivity import sensitivity
 from sordino.privacy._strategy import MatrixStrategy, ToeplitzStrategy

@@ -22,17 +22,17 @@ T = TypeVar("T")
 _UNPACKABLE: tuple[type[Exception], ...] = (*DAMAGE, zlib.error)
 
 
-def canonical(data: Any) -> str:
+def canonical(data: object) -> str:
     """One text for one meaning; floats read back bit for bit."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
 
-def digest_of(data: Any) -> str:
+def digest_of(data: object) -> str:
     """SHA-256 of the canonical JSON, hex."""
     return hashlib.sha256(canonical(data).encode()).hexdigest()
 
 
-def save_json(path: Path | str, data: Any) -> None:
+def save_json(path: Path | str, data: object) -> None:
     """Write a file that people can read, atomically."""
     write_atomically(Path(path), json.dumps(data, indent=1) + "\n")
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.parts import RESHUFFLED
+from sordino.parts.sampling import RESHUFFLED
 from sordino.planning import Plan
 from sordino.privacy import Adjacency
 

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from sordino._base.errors import SordinoError
 from sordino._base.keys import RunKey
 from sordino.audit._intervals import Array
-from sordino.parts import batch_indices, is_sliced, public_order
 from sordino.parts.contributions import Anchored, Contribution, Lagged
+from sordino.parts.sampling import public_order
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan
 
@@ -142,7 +142,7 @@ class Canary:
 def planned_scale(plan: Plan) -> Array:
     """Standard deviation of fresh draws on the sums, from the plan's numbers (channels, steps)."""
     steps = plan.population.steps
-    scale: Array = plan.noise * plan.contribution.bounds(steps)
+    scale: Array = plan.noise_multiplier * plan.contribution.bounds(steps)
     relative = plan.schedule.relative_noise(steps)
     return scale if relative is None else scale * relative
 
@@ -164,7 +164,7 @@ def _weighted_grams(plan: Plan) -> list[Array]:
     """``c_s c_t Sigma^-1_st`` of each channel at ``noise`` = 1."""
     bounds = plan.contribution.bounds(plan.population.steps)
     return [
-        plan.noise**2 * X * np.outer(c, c)
+        plan.noise_multiplier**2 * X * np.outer(c, c)
         for X, c in zip(planned_precision(plan), bounds, strict=True)
     ]
 
@@ -175,7 +175,7 @@ def _patterns(plan: Plan) -> dict[tuple[int, ...], int]:
     steps, n, per_epoch = population.steps, population.examples, population.steps_per_epoch
     if population.is_secret:
         return {tuple(range(steps)): 0}
-    if is_sliced(population):
+    if population.kind.is_contiguous():
         order = None if population.is_full_batch else public_order(population)
         rows = np.arange(n) if order is None else order
         firsts = {
@@ -183,7 +183,7 @@ def _patterns(plan: Plan) -> dict[tuple[int, ...], int]:
             for slot in range(min(per_epoch, steps))
         }
     else:
-        indices, mask = batch_indices(population, RunKey.from_insecure_seed(0), 0, steps)
+        indices, mask = population.batches(RunKey.from_insecure_seed(0), 0, steps)
         present = np.zeros((n, steps), bool)
         for t in range(steps):
             present[indices[t][mask[t] > 0], t] = True

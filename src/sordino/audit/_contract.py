@@ -31,8 +31,9 @@ from sordino.audit._plans import reference_plan, small_plan
 from sordino.audit._recording import Recording, audit_key
 from sordino.audit._whitebox import RUNS, AuditResult, Neighbours
 from sordino.engine import TrainingRun, train
-from sordino.parts import FIXED, LeastSquares, Logistic, batch_indices, public_order
+from sordino.parts import LeastSquares, Logistic
 from sordino.parts.contributions import CONTRIBUTIONS, Lagged
+from sordino.parts.sampling import FIXED, public_order
 from sordino.planning import RECIPES, Plan, Recipe, plan, register
 from sordino.planning.recipes import SECRET, recipe_named
 from sordino.privacy import Adjacency
@@ -207,12 +208,12 @@ def _every_mu(spec: Recipe, options: dict[str, Any]) -> list[str]:
         for mechanism in spec.mechanisms:
             changes = {**options, "sampling": sampling, "mechanism": mechanism}
             try:
-                made = small_plan(spec.name, noise_multiplier=1.0, **changes)
+                built = small_plan(spec.name, noise_multiplier=1.0, **changes)
             except SordinoError:
                 if (sampling, mechanism) == (usual["sampling"], usual["mechanism"]):
                     raise
                 continue
-            problems += mu_problems(made)
+            problems += mu_problems(built)
     return problems
 
 
@@ -347,7 +348,7 @@ def batches_of(plan: Plan, key: RunKey) -> list[NDArray[Any]]:
         return [slots[t % len(slots)] for t in range(T)]
     taken = []
     for t in range(T):
-        indices, mask = batch_indices(population, key, t, 1)
+        indices, mask = population.batches(key, t, 1)
         taken.append(indices[0][mask[0] > 0])
     return taken
 
@@ -470,27 +471,27 @@ def comfortable_plan(name: str, examples: int = 2000, **options: Any) -> Plan:
     return plan(name, **{**options, **arguments})
 
 
-def learning_problems(made: Plan) -> list[str]:
+def learning_problems(plan: Plan) -> list[str]:
     """A quadratic and a logistic problem are solved at a comfortable budget."""
-    n, d = made.population.examples, 3
+    n, d = plan.population.examples, 3
     rng = np.random.default_rng(1)
     X = rng.normal(size=(n, d)).astype(np.float32) / 2
     target = np.array([0.8, -0.5, 0.3], np.float32)
     start = np.zeros(d, np.float32)
     y = X @ target
-    params = train(made, LeastSquares(), start, (X, y), insecure_seed=0).params
+    params = train(plan, LeastSquares(), start, (X, y), insecure_seed=0).params
     problems = []
     left = np.mean((X @ np.asarray(params) - y) ** 2) / np.mean(y**2)
     if not left < MOST_LEFT:
         problems.append(f"{left:.3f} of a quadratic's loss is left")
     labels = (y > 0).astype(np.float32)
-    result = train(made, Logistic(), start, (X, labels), insecure_seed=0)
+    result = train(plan, Logistic(), start, (X, labels), insecure_seed=0)
     right = np.mean((X @ np.asarray(result.params) > 0) == (labels > 0.5))
     if not right > FEWEST_RIGHT:
         problems.append(f"{right:.1%} of a logistic problem's labels are right")
-    if result.plan.hash != made.hash:
+    if result.plan.hash != plan.hash:
         problems.append("the result names another plan")
-    if made.guarantee.is_private and not result.guarantee.epsilon(1e-5) <= 8.0:
+    if plan.guarantee.is_private and not result.guarantee.epsilon(1e-5) <= 8.0:
         problems.append("the result states a larger epsilon than was planned for")
     return problems
 
@@ -506,23 +507,23 @@ def _budget(spec: Recipe, options: dict[str, Any]) -> dict[str, Any]:
     return {**({"noise_multiplier": 1.0} if secret else {"epsilon": 3.0, "delta": 1e-3}), **options}
 
 
-def file_problems(made: Plan) -> list[str]:
+def file_problems(plan: Plan) -> list[str]:
     """A plan survives as JSON; one that was changed by hand is refused."""
-    text = json.dumps(made.to_json())
+    text = json.dumps(plan.to_json())
     back = Plan.from_json(json.loads(text))
     same = {
-        "it is another plan": back == made and back.guarantee == made.guarantee,
-        "its hash is another one": back.hash == made.hash,
+        "it is another plan": back == plan and back.guarantee == plan.guarantee,
+        "its hash is another one": back.hash == plan.hash,
         "it is written differently": json.dumps(back.to_json()) == text,
-        "it is described differently": str(back) == str(made),
-        "its noise is another one": np.array_equal(back.noise_stds(), made.noise_stds()),
+        "it is described differently": str(back) == str(plan),
+        "its noise is another one": np.array_equal(back.noise_stds(), plan.noise_stds()),
     }
-    if not recipe_named(made.recipe).adaptive:
+    if not recipe_named(plan.recipe).adaptive:
         same["its noise is correlated differently"] = np.array_equal(
-            noising_matrices(back), noising_matrices(made)
+            noising_matrices(back), noising_matrices(plan)
         )
     problems = [f"read back from a file, {words}" for words, kept in same.items() if not kept]
-    for change in changes_by_hand(made):
+    for change in changes_by_hand(plan):
         try:
             Plan.from_json({**json.loads(text), **change})
             problems.append(f"changed by hand, a plan is read: {shown(change)}")
@@ -531,16 +532,16 @@ def file_problems(made: Plan) -> list[str]:
     return problems
 
 
-def changes_by_hand(made: Plan) -> list[dict[str, Any]]:
+def changes_by_hand(plan: Plan) -> list[dict[str, Any]]:
     """Fields of a plan's file that must not be believed."""
-    data = json.loads(json.dumps(made.to_json()))
-    spec, stated = recipe_named(made.recipe), data["guarantee"]
+    data = json.loads(json.dumps(plan.to_json()))
+    spec, stated = recipe_named(plan.recipe), data["guarantee"]
     changes: list[dict[str, Any]] = [
         {"format": "something else"},
         {"version": -1},
         {"recipe": "dp-nothing"},
         {"mechanism": None},
-        {"population": {**data["population"], "steps": made.population.steps + 1}},
+        {"population": {**data["population"], "steps": plan.population.steps + 1}},
     ]
     if spec.private:
         changes += [

@@ -9,7 +9,7 @@ likes in view of the answers, lies about what he has committed, and goes on unti
 Clipping, noise, cancelling and accounting are the client's own code (`sordino.together.federated._client`).
 
 From the messages he computes ``R_l = message_l + rho(R_parent)``, which is Gaussian around one of two
-known vectors (`sordino.together.federated._account`),
+known vectors (`sordino.together.federated._chain`),
 
     A_l = s_l + rho(R_p) - rho(R_p - A_p),        s_l what the data of that world adds to message l,
 

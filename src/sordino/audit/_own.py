@@ -45,10 +45,9 @@ from sordino.audit._whitebox import (
     stated_delta,
 )
 from sordino.engine import Records, Slices, StepNow, Stepper, batch_at, secret_batches
-from sordino.parts import POISSON, batch_indices
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan
-from sordino.privacy import MIN_MU, Adjacency
+from sordino.privacy import MIN_MU, POISSON, Adjacency
 
 REPLACE = Adjacency.REPLACE_ONE
 # Rows that are tried when the worst one is looked for.
@@ -241,7 +240,7 @@ def worst_row(recording: Recording) -> int:
     points = next(silent.releases(0, 1)).points
     picked = None
     if plan.population.is_secret:
-        indices, mask = batch_indices(plan.population, recording.key, 0, recording.steps)
+        indices, mask = plan.population.batches(recording.key, 0, recording.steps)
         picked = (indices[None], mask[None])
     precision = np.stack(planned_precision(plan))
     energies = []

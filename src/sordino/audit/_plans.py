@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 from sordino.parts import Population
@@ -98,7 +97,7 @@ def miniature(plan: Plan) -> Plan:
         sampling=population.sampling,
         order_seed=population.order_seed,
     )
-    return replace(plan, population=fewer).restated()
+    return plan.with_training(population=fewer).restated()
 
 
 def affordable(plan: Plan) -> Plan:

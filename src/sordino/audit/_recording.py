@@ -28,7 +28,7 @@ from sordino.engine import (
     check_rows,
     parameter_count,
 )
-from sordino.parts import public_order
+from sordino.parts.sampling import public_order
 from sordino.parts.updates import StepInfo, Update
 from sordino.planning import Plan
 from sordino.privacy import PrivateEstimate

@@ -79,6 +79,7 @@ from sordino.audit._power import (
     separable,
 )
 from sordino.audit._recording import Recording
+from sordino.engine import refuse_others
 from sordino.planning import Plan
 from sordino.privacy import MAX_MU, Adjacency, Guarantee, epsilon_from_mu
 
@@ -274,6 +275,7 @@ def stated_delta(plan: Plan, delta: float | None) -> float:
 def check_auditable(plan: Plan) -> None:
     """Refuse plans that promise nothing, or not what they state."""
     plan.verify()
+    refuse_others(plan, "an audit")
     if not plan.guarantee.is_private:
         raise SordinoError(f"{plan.recipe} promises no privacy: there is nothing to audit")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sordino._base.lazy import lazy_names
 
 __all__ = [
+    "RUNNERS",
     "DrawnRows",
     "Driver",
     "GaussianNoise",
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     from sordino.engine._noise import Layout as Layout
     from sordino.engine._noise import NoiseSource as NoiseSource
     from sordino.engine._noise import parameter_count as parameter_count
+    from sordino.engine._queries import RUNNERS as RUNNERS
+    from sordino.engine._queries import refuse_others as refuse_others
     from sordino.engine._records import Records as Records
     from sordino.engine._records import Slices as Slices
     from sordino.engine._records import batch_at as batch_at

@@ -126,7 +126,7 @@ class AdaptiveRun:
         self._budget = self._schedule.budget()
         self._total = self._budget.total
         # 1 / sigma^2 of the next gradient, where sigma is the noise that is paid for.
-        self._precision = (plan.noise / FLOAT32_MARGIN) ** -2
+        self._precision = (plan.noise_multiplier / FLOAT32_MARGIN) ** -2
         self._largest, self._longest = self._schedule.largest_step, 0.0
         self._queries = self._searches = 0
         self._done, self._stopped = 0, False

@@ -23,7 +23,7 @@ from sordino.engine._records import Picked, Records, Slices
 from sordino.engine._run import TrainingRun, chosen_step
 from sordino.engine._stepper import State, StepNow, Stepper
 from sordino.engine._train import train
-from sordino.parts import LinearLoss, Population, batch_indices
+from sordino.parts import LinearLoss, Population
 from sordino.parts.mechanisms import KEY_WORDS, Dense, LatticeNoise, threefry_keys
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan
@@ -150,9 +150,7 @@ def secret_batches(
     population: Population, seeds: tuple[int, ...], first: int, steps: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """The secret batches of some runs: indices and mask (runs, steps, width)."""
-    drawn = [
-        batch_indices(population, RunKey.from_insecure_seed(seed), first, steps) for seed in seeds
-    ]
+    drawn = [population.batches(RunKey.from_insecure_seed(seed), first, steps) for seed in seeds]
     width = max(indices.shape[1] for indices, _ in drawn)
 
     def joined(parts: list[Any]) -> Any:

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from sordino._base.keys import RunKey
-from sordino.parts import Population, batch_indices, even_width, is_sliced, public_order
+from sordino.parts import Population, even_width
 from sordino.parts.contributions import Batch, Evaluator
+from sordino.parts.sampling import public_order
 
 # Rows and mask of a chunk's batches, both (steps, width); None where batches are slices.
 Picked = tuple[Any, Any] | None
@@ -69,7 +70,7 @@ class Batches:
     @property
     def slices(self) -> Slices | None:
         """How batches are cut out, where they are slices."""
-        if not is_sliced(self.population):
+        if not self.population.kind.is_contiguous():
             return None
         return Slices(self.population.batch_size, self.population.steps_per_epoch)
 
@@ -77,7 +78,7 @@ class Batches:
         """Rows of steps ``first .. first+count-1``, where batches are not slices."""
         if self.slices is not None:
             return None
-        return batch_indices(self.population, key, first, count)
+        return self.population.batches(key, first, count)
 
     def load(self, evaluator: Evaluator, data: Any) -> Records:
         """Records as the steps take them."""

@@ -32,6 +32,7 @@ from sordino.engine._charging import LedgerAccount
 from sordino.engine._drivers import chunk_starts
 from sordino.engine._entry import as_parameters, as_records, row_count
 from sordino.engine._noise import Layout, noise_rows, run_noise
+from sordino.engine._queries import refuse_others
 from sordino.engine._run import chosen_step
 from sordino.engine._stepper import (
     State,
@@ -43,8 +44,9 @@ from sordino.engine._stepper import (
 )
 from sordino.engine._train import Result
 from sordino.engine.ledger._ledger import Ledger
-from sordino.parts import FIXED, batch_indices, even_width, public_order
+from sordino.parts import even_width
 from sordino.parts.contributions import Batch
+from sordino.parts.sampling import FIXED, public_order
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan
 from sordino.privacy import require_one_row
@@ -78,6 +80,7 @@ class Session:
                 f"{plan.recipe} decides by itself what to ask next; run it with sordino.train"
             )
         plan.verify()
+        refuse_others(plan, "a session")
         self.plan = plan
         self._key = run_key_of(run_key, insecure_seed)
         self._loss, self._microbatch = loss, microbatch_size
@@ -138,7 +141,7 @@ class Session:
         self._check_not_finished()
         population = self.plan.population
         if population.sampling != FIXED:
-            indices, mask = batch_indices(population, self._key, self.done, 1)
+            indices, mask = population.batches(self._key, self.done, 1)
             places = np.flatnonzero(mask[0])
             return indices[0][places].astype(np.int64), places, indices.shape[1]
         order = None if population.is_full_batch else public_order(population)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from sordino.engine._adaptive import AdaptiveRun
 from sordino.engine._charging import LedgerAccount, Source
 from sordino.engine._description import describe
 from sordino.engine._progress import progress_bar
+from sordino.engine._queries import answers, check_runners
 from sordino.engine._recovery import SECONDS, Recovery, forget
 from sordino.engine._run import TrainingRun
 from sordino.engine.ledger._ledger import Ledger
@@ -62,6 +63,7 @@ class Result:
         knows or guesses it.
       run: the public identity of the run, as in the ledger.
       resumed_at: the step of the checkpoint that the run went on from, if it did.
+      answers: to the plan's other queries, by name.
     """
 
     params: Any
@@ -72,6 +74,7 @@ class Result:
     insecure: bool = False
     run: str = ""
     resumed_at: int | None = None
+    answers: Mapping[str, Any] = field(default_factory=dict)
 
     def statement(self) -> str:
         """The guarantee as a sentence, with a warning where it does not hold against everyone."""
@@ -132,6 +135,7 @@ def train(
         with unit "user" or "client" is refused without it.
     """
     plan.verify()
+    check_runners(plan)
     require_one_row(plan.guarantee.unit, stated=one_row_per_person)
     source = data if identified_by is None else identified_by
     if not isinstance(source, Source):
@@ -180,6 +184,7 @@ def train(
             if recovery is not None and recovery.found is None:
                 forget(recovery.path)  # nothing was run: leave nothing behind
             raise
+    answered = answers(plan, data, key)
     with progress_bar(run.steps, show=progress, console=console) as advance:
         if run.done:
             advance(run.done, "")
@@ -211,6 +216,7 @@ def train(
         insecure=key.insecure,
         run=key.identity,
         resumed_at=None if recovery is None or recovery.found is None else recovery.found.step,
+        answers=answered,
     )
 
 

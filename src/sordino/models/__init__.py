@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sordino.models._recorded import digest as digest
     from sordino.models._recorded import read_record as read_record
     from sordino.models._recorded import recorded as recorded
-    from sordino.models._rows import LARGEST_DENSE_BYTES as LARGEST_DENSE_BYTES
+    from sordino.models._rows import PublicWhitening as PublicWhitening
     from sordino.models._rows import RowPreparation as RowPreparation
     from sordino.models._saved import load_model as load_model
     from sordino.models._saved import model_bytes as model_bytes
@@ -41,6 +41,5 @@ if TYPE_CHECKING:
     from sordino.models._search import PrivateSearch as PrivateSearch
     from sordino.models._tables import load_demo as load_demo
     from sordino.models._tables import read_table as read_table
-    from sordino.models._whitening import PublicWhitening as PublicWhitening
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

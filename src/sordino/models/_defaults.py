@@ -110,16 +110,16 @@ def choose_settings(
 
 
 def _epochs(recipe: str, loss: LinearLoss) -> int:
-    patient = recipe == MULTI_EPOCH_RECIPE and not isinstance(loss, LeastSquares)
-    return MULTI_EPOCH_RECIPE_EPOCHS if patient else EPOCHS
+    multi_epoch = recipe == MULTI_EPOCH_RECIPE and not isinstance(loss, LeastSquares)
+    return MULTI_EPOCH_RECIPE_EPOCHS if multi_epoch else EPOCHS
 
 
 def wants_more_epochs(plan: Plan, settings: Settings, loss: LinearLoss) -> bool:
     """Whether a run with the default number of passes should have twice as many: noise is so small that
     the learning rate is the fastest steady one."""
     rule = rule_for(loss)
-    patient = settings.epochs == MULTI_EPOCH_RECIPE_EPOCHS == _epochs(settings.recipe, loss)
-    return patient and rule.noise / plan.predicted_error > rule.fastest
+    multi_epoch = settings.epochs == MULTI_EPOCH_RECIPE_EPOCHS == _epochs(settings.recipe, loss)
+    return multi_epoch and rule.noise / plan.predicted_error > rule.fastest
 
 
 def choose_learning_rate(plan: Plan, loss: LinearLoss) -> float:

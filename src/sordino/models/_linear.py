@@ -20,9 +20,7 @@ from sklearn.utils.validation import (
 from sordino._base.errors import PrivacyWarning, SordinoError, require_count, shown
 from sordino._base.keys import RunKey
 from sordino.engine import Source, compilation_cache, train
-from sordino.models._charges import refuse_folds, source_of
 from sordino.models._checks import check_lengths, checked_numbers
-from sordino.models._columns import is_table, public_bounds, table_schema
 from sordino.models._defaults import (
     AUTO,
     AVERAGE,
@@ -31,7 +29,8 @@ from sordino.models._defaults import (
     choose_settings,
     wants_more_epochs,
 )
-from sordino.models._fits import note_fit
+from sordino.models._fits import note_fit, refuse_folds, source_of
+from sordino.models._inference import is_table, public_bounds, table_schema
 from sordino.models._rows import RowPreparation, blocks
 from sordino.parts import LinearLoss
 from sordino.planning import Plan, plan

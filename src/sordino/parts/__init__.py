@@ -1,11 +1,12 @@
 """What is an algorithm made of? One folder per question, one file per answer.
 
+    sampling        who takes part in which step
     contributions   what one example adds in a step, and how it is clipped
     mechanisms      how the noise of one step is related to that of the others
     schedules       how the budget is spread over the steps
     updates         what is done with the noisy estimate
 
-and, beside them, the losses of linear models and the population that is sampled from.
+and, beside them, the losses of linear models.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ __all__ = [
     "Softmax",
     "contributions",
     "mechanisms",
+    "sampling",
     "schedules",
     "updates",
 ]
@@ -30,31 +32,18 @@ __all__ = [
 if TYPE_CHECKING:
     from sordino.parts import contributions as contributions
     from sordino.parts import mechanisms as mechanisms
+    from sordino.parts import sampling as sampling
     from sordino.parts import schedules as schedules
     from sordino.parts import updates as updates
-    from sordino.parts._batches import BLOCK as BLOCK
-    from sordino.parts._batches import batch_indices as batch_indices
-    from sordino.parts._batches import is_sliced as is_sliced
-    from sordino.parts._batches import poisson_block as poisson_block
-    from sordino.parts._batches import poisson_width as poisson_width
-    from sordino.parts._batches import public_order as public_order
     from sordino.parts._losses import LeastSquares as LeastSquares
     from sordino.parts._losses import LinearLoss as LinearLoss
     from sordino.parts._losses import Logistic as Logistic
     from sordino.parts._losses import NonconvexLogistic as NonconvexLogistic
     from sordino.parts._losses import Softmax as Softmax
     from sordino.parts._losses import require_fields as require_fields
-    from sordino.parts._population import FIXED as FIXED
-    from sordino.parts._population import LARGEST_EPSILON as LARGEST_EPSILON
-    from sordino.parts._population import NATURAL_ADJACENCY as NATURAL_ADJACENCY
-    from sordino.parts._population import POISSON as POISSON
-    from sordino.parts._population import RESHUFFLED as RESHUFFLED
-    from sordino.parts._population import WITHOUT_REPLACEMENT as WITHOUT_REPLACEMENT
-    from sordino.parts._population import Population as Population
-    from sordino.parts._population import checked_budget as checked_budget
-    from sordino.parts._population import warn_of_weak_budget as warn_of_weak_budget
     from sordino.parts._rounding import even_width as even_width
     from sordino.parts._rounding import float32_down as float32_down
     from sordino.parts._rounding import two_sum as two_sum
+    from sordino.parts.sampling import Population as Population
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

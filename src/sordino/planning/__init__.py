@@ -18,10 +18,13 @@ __all__ = [
     "DISCRETE",
     "GAUSSIAN",
     "OPTIONS",
+    "QUERIES",
     "RECIPES",
     "Option",
     "Plan",
+    "Query",
     "Recipe",
+    "Training",
     "compare",
     "compare_recipes",
     "needed_facts",
@@ -47,10 +50,13 @@ if TYPE_CHECKING:
     from sordino.planning._options import OPTIONS as OPTIONS
     from sordino.planning._options import Option as Option
     from sordino.planning._plans import Plan as Plan
+    from sordino.planning._query import QUERIES as QUERIES
+    from sordino.planning._query import Query as Query
     from sordino.planning._registry import register as register
     from sordino.planning._texts import read_settings as read_settings
     from sordino.planning._theory import needed_facts as needed_facts
     from sordino.planning._theory import theory_defaults as theory_defaults
+    from sordino.planning._training import Training as Training
     from sordino.planning.recipes import RECIPES as RECIPES
     from sordino.planning.recipes import Recipe as Recipe
 else:

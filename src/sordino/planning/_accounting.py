@@ -10,15 +10,15 @@ import numpy as np
 from sordino._base.errors import SordinoError
 from sordino.parts import Population
 from sordino.parts.contributions import Contribution, Gradient, GradientPair
-from sordino.parts.mechanisms import Independent, Mechanism
+from sordino.parts.mechanisms import Mechanism
 from sordino.parts.schedules import AdaptiveBudget, NoiseSchedule
 from sordino.privacy import (
     Adjacency,
     Guarantee,
-    SampledGaussian,
+    SampledRelease,
     Sensitivity,
     calibrate_noise,
-    levels,
+    mu_beside,
     mu_from_epsilon_delta,
     sensitivity,
 )
@@ -29,18 +29,8 @@ FLOAT32_MARGIN = 1 + 1e-6
 
 def check_adjacency(population: Population, adjacency: str) -> None:
     """Refuse an adjacency that the batches do not support."""
-    if adjacency == "add-remove" and not (
-        population.sampling == "poisson" or population.is_full_batch
-    ):
-        raise SordinoError(
-            f"add-remove adjacency does not hold for {population.sampling} batches, where a removed "
-            "row moves every later one to another batch; use 'zero-out', or Poisson batches"
-        )
-    if population.sampling == "without-replacement" and adjacency != Adjacency.REPLACE_ONE:
-        raise SordinoError(
-            "batches drawn without replacement are analysed under replace-one adjacency; "
-            f"use adjacency='replace-one', not {adjacency!r}"
-        )
+    if adjacency not in population.kind.adjacencies(population):
+        raise SordinoError(population.kind.refusal(adjacency))
 
 
 def run_sensitivity(
@@ -74,7 +64,7 @@ def guarantee_of(
     check_adjacency(population, adjacency)
     stated: dict[str, Any] = {"adjacency": adjacency, "unit": unit}
     if noise == 0:
-        return Guarantee.nothing(participation=_use(population), **stated)
+        return Guarantee.nothing(participation=population.kind.uses(population), **stated)
     stated["distance"] = distance
     if mechanism.channels != contribution.channels and not isinstance(contribution, GradientPair):
         raise SordinoError(
@@ -97,26 +87,22 @@ def guarantee_of(
             **stated,
         )
     effective = noise / FLOAT32_MARGIN
-    if population.is_secret:
-        if not isinstance(mechanism, Independent):
-            raise SordinoError(
-                "random batches amplify independent noise only; use mechanism='independent', or "
-                "sampling='fixed'"
-            )
+    amplified = _amplified(effective, population, mechanism, schedule, adjacency)
+    if amplified is not None:
         return Guarantee(
             gaussian_mu=0.0,
-            participation=_use(population),
+            participation=population.kind.uses(population),
             analysis="amplified",
-            sampled=_sampled(effective, population, schedule, adjacency),
+            sampled=amplified,
             delta_hint=delta_hint,
             **stated,
         )
-    result = run_sensitivity(population, mechanism, schedule)
+    shift = run_sensitivity(population, mechanism, schedule)
     kappa = Adjacency(adjacency).factor
     return Guarantee.gaussian(
-        kappa * result.value / effective,
-        participation=_use(population),
-        exact=result.exact and contribution.bound_is_tight,
+        kappa * shift.value / effective,
+        participation=population.kind.uses(population),
+        exact=shift.exact and contribution.bound_is_tight,
         delta_hint=delta_hint,
         **stated,
     )
@@ -131,9 +117,16 @@ def calibrated_noise(
     schedule: NoiseSchedule,
     adjacency: str,
     distance: float = 0.0,
+    beside: Guarantee | None = None,
 ) -> float:
-    """The least `noise` whose guarantee is (epsilon, delta), `distance` included."""
+    """The least `noise` whose guarantee is (epsilon, delta), `distance` included.
+
+    `beside` is what other queries on the same data cost; all together keep the budget.
+    """
     check_adjacency(population, adjacency)
+    spent, others = (0.0, ()) if beside is None else (beside.gaussian_mu, beside.sampled)
+    if beside is not None:
+        distance += beside.distance
     if distance:
         # A little more than (1 + e^epsilon) tv, so that what is stated is not above the budget.
         delta -= (1 + math.exp(epsilon)) * distance * (1 + 1e-6)
@@ -143,19 +136,23 @@ def calibrated_noise(
                 "smaller batches, a larger delta, or noise='gaussian'"
             )
     if isinstance(schedule, AdaptiveBudget):
-        if schedule.mu > mu_from_epsilon_delta(epsilon, delta):
+        if others or math.hypot(schedule.mu, spent) > mu_from_epsilon_delta(epsilon, delta):
             raise SordinoError(
                 "this adaptive budget is more than epsilon and delta allow; use recipe 'dp-agd'"
             )
         least = schedule.first_noise(Adjacency(adjacency).factor)
     elif population.is_secret:
         least = calibrate_noise(
-            lambda std: _sampled(std, population, schedule, adjacency), epsilon, delta
+            lambda std: _amplified(std, population, mechanism, schedule, adjacency) or (),
+            epsilon,
+            delta,
+            mu=spent,
+            others=others,
         )
     else:
         kappa = Adjacency(adjacency).factor
-        result = run_sensitivity(population, mechanism, schedule)
-        least = kappa * result.value / mu_from_epsilon_delta(epsilon, delta)
+        shift = run_sensitivity(population, mechanism, schedule)
+        least = kappa * shift.value / mu_beside(epsilon, delta, mu=spent, others=others)
     return float32_up(least * FLOAT32_MARGIN)
 
 
@@ -167,41 +164,13 @@ def float32_up(value: float) -> float:
     return float(rounded)
 
 
-def _sampled(
-    noise: float, population: Population, schedule: NoiseSchedule, adjacency: str
-) -> tuple[SampledGaussian, ...]:
-    """The run as amplified releases: one for each batch size and level of noise."""
+def _amplified(
+    noise: float,
+    population: Population,
+    mechanism: Mechanism,
+    schedule: NoiseSchedule,
+    adjacency: str,
+) -> tuple[SampledRelease, ...] | None:
+    """The run as releases whose secret batches are credited; None where batches are public."""
     relative = schedule.relative_noise(population.steps)
-    parts = []
-    first = 0
-    for size, count in population.batch_sizes():
-        here = [(1.0, count)] if relative is None else levels(relative[first : first + count])
-        parts += [
-            SampledGaussian(
-                noise_std=noise * level,
-                contribution=1.0,
-                rate=size / population.examples,
-                steps=steps,
-                sampling=population.sampling,
-                adjacency=adjacency,
-            )
-            for level, steps in here
-        ]
-        first += count
-    return tuple(parts)
-
-
-def _use(population: Population) -> str:
-    """How often one unit is used, in words."""
-    if not population.is_secret:
-        return population.participation().describe()
-    share = f"1 in {1 / population.rate:,.4g}"
-    first = ""
-    if population.first_batch is not None:
-        first = f" (the first: {population.first_batch:,})"
-    if population.sampling == "poisson":
-        return f"in each of {population.steps:,} steps with probability {share}{first}, secretly"
-    return (
-        f"in {population.steps:,} secret random batches of {population.batch_size:,}{first} out of "
-        f"{population.examples:,}"
-    )
+    return population.kind.amplified(population, mechanism, noise, relative, adjacency)

@@ -20,17 +20,11 @@ from typing import Any
 from sordino._base.errors import SordinoError, require_positive
 from sordino._base.files import cache_folder, write_atomically
 from sordino._version import code_digest
-from sordino.parts import (
-    FIXED,
-    POISSON,
-    WITHOUT_REPLACEMENT,
-    Population,
-    checked_budget,
-    warn_of_weak_budget,
-)
+from sordino.parts import Population
+from sordino.parts.sampling import FIXED, checked_budget, warn_of_weak_budget
 from sordino.planning import recipes
 from sordino.planning.recipes import recipe_named
-from sordino.privacy import plural
+from sordino.privacy import POISSON, WITHOUT_REPLACEMENT, plural
 
 # One adjacency for all rows, so that they can be compared; fixed and Poisson batches both have it.
 DEFAULT_ADJACENCY = "zero-out"

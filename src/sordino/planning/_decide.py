@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,13 +17,7 @@ from sordino._base.errors import (
     require_fraction,
     require_positive,
 )
-from sordino.parts import (
-    LARGEST_EPSILON,
-    NATURAL_ADJACENCY,
-    POISSON,
-    Population,
-    warn_of_weak_budget,
-)
+from sordino.parts import Population
 from sordino.parts.contributions import Contribution, Lagged
 from sordino.parts.mechanisms import (
     Dense,
@@ -33,6 +28,7 @@ from sordino.parts.mechanisms import (
     fit_mechanism,
     lagged_mechanism,
 )
+from sordino.parts.sampling import LARGEST_EPSILON, warn_of_weak_budget
 from sordino.parts.schedules import (
     SAFE_RATIO,
     AdaptiveBudget,
@@ -45,12 +41,14 @@ from sordino.parts.schedules import (
     subsampled_schedule,
 )
 from sordino.parts.updates import UpdateSettings
-from sordino.planning._accounting import calibrated_noise, guarantee_of
+from sordino.planning._accounting import calibrated_noise
 from sordino.planning._kinds import DISCRETE, GAUSSIAN, checked_kind
 from sordino.planning._lattices import fitted_lattice, lattice_mechanism
 from sordino.planning._plans import Plan
+from sordino.planning._query import Query, guarantee_of_all
+from sordino.planning._training import Training
 from sordino.planning.recipes import Recipe, recipe_named
-from sordino.privacy import ADJACENCIES, UNITS
+from sordino.privacy import ADJACENCIES, POISSON, UNITS
 
 _UPDATE_OPTIONS = (
     "optimizer",
@@ -78,6 +76,7 @@ def plan(
     lattice_steps: int | None = None,
     adjacency: str | None = None,
     unit: str = "example",
+    beside: Sequence[Query] = (),
     **options: Any,
 ) -> Plan:
     """Decide a private run.
@@ -97,19 +96,22 @@ def plan(
       adjacency: "zero-out" (default), "add-remove" (Poisson default) or "replace-one".
       unit: whose data is protected: "example", "user" or "client" (then each row of the data is
         all of one user's or client's data).
+      beside: other charged questions of the same data; the noise is such that all together keep the
+        budget.
       options: the recipe's options, see `sordino recipes NAME`; as ``**{"schedule.ratio": 1.8}`` also
         fields of the chosen schedule or mechanism.
     """
     spec = recipe_named(recipe)
     chosen = spec.resolve(options)
     kind = checked_kind(noise)
+    amount = None
     if spec.private:
         epsilon, delta, amount = _checked_budget(epsilon, delta, noise_multiplier)
     elif (epsilon, delta, noise_multiplier) != (None, None, None):
         raise SordinoError(f"{spec.name} is not private: it takes no epsilon, delta or noise")
     unit = str(require_choice("unit", unit, UNITS))
     population = _population(spec, chosen, examples, batch_size, epochs, steps)
-    adjacency = adjacency if adjacency is not None else NATURAL_ADJACENCY[population.sampling]
+    adjacency = adjacency or population.kind.adjacencies(population)[0]
     adjacency = str(require_choice("adjacency", adjacency, ADJACENCIES))
     _check_parts(spec, chosen)
     contribution = spec.contribution_for(chosen, population.steps_per_epoch)
@@ -129,41 +131,39 @@ def plan(
     else:
         schedule = _schedule(chosen, population, epsilon, delta, adjacency)
     mechanism, schedule = _joined(mechanism, schedule, chosen, workload, population)
-    setting: dict[str, Any] = {
-        "population": population,
-        "mechanism": mechanism,
-        "schedule": schedule,
-    }
-    calibrated = None
-    if not spec.private:
-        amount = 0.0
-    elif amount is None:
+    others = tuple(beside)
+    costs = None
+    if others:
+        costs = guarantee_of_all(others, adjacency=adjacency, unit=unit, delta_hint=delta)
+    run = Training(population, contribution, amount or 0.0, mechanism, schedule, update, workload)
+    if spec.private and amount is None:
         assert epsilon is not None
         assert delta is not None
         calibrated = partial(
-            calibrated_noise, epsilon=epsilon, delta=delta, adjacency=adjacency, **setting
+            calibrated_noise,
+            epsilon=epsilon,
+            delta=delta,
+            population=population,
+            mechanism=mechanism,
+            schedule=schedule,
+            adjacency=adjacency,
+            beside=costs,
         )
-        amount = calibrated()
-    setting["contribution"] = contribution
-    stating = partial(guarantee_of, adjacency=adjacency, unit=unit, delta_hint=delta, **setting)
+        run = replace(run, noise_multiplier=calibrated())
+        if kind == DISCRETE:
+            run = replace(run, lattice=fitted_lattice(run, lattice_steps))
+            # More noise than before is further from the lattice's step, so the distance only shrinks.
+            run = replace(run, noise_multiplier=calibrated(distance=run.distance()))
+    elif kind == DISCRETE:
+        run = replace(run, lattice=fitted_lattice(run, lattice_steps))
+    queries = (*others, run)
     built = Plan(
         recipe=spec.name,
-        noise=amount,
-        update=update,
-        workload=workload,
-        guarantee=stating(noise=amount),
+        queries=queries,
+        guarantee=guarantee_of_all(queries, adjacency=adjacency, unit=unit, delta_hint=delta),
         epsilon=epsilon,
         delta=delta,
-        **setting,
     )
-    if kind == GAUSSIAN:
-        built._remember()
-        return built
-    built = replace(built, lattice=fitted_lattice(built, lattice_steps))
-    if calibrated is not None:
-        # More noise than before is further from the lattice's step, so the distance only shrinks.
-        built = replace(built, noise=calibrated(distance=built.distance()))
-    built = replace(built, guarantee=stating(noise=built.noise, distance=built.distance()))
     built._remember()
     return built
 
@@ -184,17 +184,17 @@ def _mechanism(
     contribution: Contribution,
     update: UpdateSettings,
     workload: LinearMap,
-    people: Population,
+    population: Population,
 ) -> Mechanism:
-    name, rule = chosen["mechanism"], people.participation()
-    if people.is_secret and name == "auto":
+    name, rule = chosen["mechanism"], population.participation()
+    if population.is_secret and name == "auto":
         name = "independent"
     own = _fields_of("mechanism", chosen)
     if not isinstance(contribution, Lagged):
         return fit_mechanism(name, workload, rule, chosen["bands"], **own)
-    bounds = contribution.bounds(max(people.steps, contribution.lag + 1))
+    bounds = contribution.bounds(max(population.steps, contribution.lag + 1))
     return lagged_mechanism(
-        steps=people.steps,
+        steps=population.steps,
         lag=contribution.lag,
         beta=update.momentum,
         clips=(bounds[0, 0], *bounds[:, -1]),
@@ -209,10 +209,10 @@ def _joined(
     schedule: NoiseSchedule,
     chosen: dict[str, Any],
     workload: LinearMap,
-    people: Population,
+    population: Population,
 ) -> tuple[Mechanism, NoiseSchedule]:
     """A schedule for correlated noise becomes part of the mechanism."""
-    relative = schedule.relative_noise(people.steps)
+    relative = schedule.relative_noise(population.steps)
     if relative is None or isinstance(mechanism, Independent):
         return mechanism, schedule
     if isinstance(schedule, ByParticipation):
@@ -220,9 +220,9 @@ def _joined(
         return ScaledDraws(mechanism, np.asarray(relative, np.float32)), Uniform()
     if isinstance(schedule, FromInfluence) and chosen["mechanism"] in ("auto", "dense"):
         # What counts more is an output of the workload (papers/04 2.3), not a step's own noise.
-        log_q = schedule.log_influence(people.steps)
+        log_q = schedule.log_influence(population.steps)
         weights = np.exp(log_q - log_q.max())
-        return Dense.weighted(workload, weights, people.participation()), Uniform()
+        return Dense.weighted(workload, weights, population.participation()), Uniform()
     raise SordinoError(
         "a noise schedule goes with independent noise, or as influence with mechanism 'dense'; "
         "scaling the steps of correlated noise would undo its cancellation"
@@ -240,7 +240,7 @@ def _fields_of(part: str, chosen: dict[str, Any]) -> dict[str, Any]:
 
 def _schedule(
     chosen: dict[str, Any],
-    people: Population,
+    population: Population,
     epsilon: float | None,
     delta: float | None,
     adjacency: str,
@@ -249,13 +249,13 @@ def _schedule(
     given: str | NoiseSchedule = chosen["schedule"]
     # All the data is one participant, present in every step.
     own = {"steps_per_epoch": 1} if given == ByParticipation.kind else {}
-    schedule = schedule_named(given, people.steps, **own | _fields_of("schedule", chosen))
-    relative = schedule.relative_noise(people.steps)
-    if relative is None or not people.is_secret or isinstance(schedule, FixedSchedule):
+    schedule = schedule_named(given, population.steps, **own | _fields_of("schedule", chosen))
+    relative = schedule.relative_noise(population.steps)
+    if relative is None or not population.is_secret or isinstance(schedule, FixedSchedule):
         return schedule
-    if people.sampling != POISSON:
+    if population.sampling != POISSON:
         raise SordinoError(
-            f"a noise schedule is accounted for poisson or public batches, not {people.sampling}"
+            f"a noise schedule is accounted for poisson or public batches, not {population.sampling}"
         )
     if epsilon is None or delta is None:
         return FixedSchedule(tuple(relative.tolist()), schedule.describe())
@@ -263,12 +263,12 @@ def _schedule(
     log_q = -4 * np.log(relative)
     ratio_cap: float | None = SAFE_RATIO
     if isinstance(schedule, FromInfluence):
-        log_q, ratio_cap = schedule.log_influence(people.steps), schedule.ratio_cap
+        log_q, ratio_cap = schedule.log_influence(population.steps), schedule.ratio_cap
     return subsampled_schedule(
         log_q,
         ratio_cap=ratio_cap,
-        rate=people.rate,
-        steps=people.steps,
+        rate=population.rate,
+        steps=population.steps,
         epsilon=epsilon,
         delta=delta,
         adjacency=adjacency,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sordino._base.errors import SordinoError, require_count
-from sordino.parts import POISSON, Population
+from sordino.parts import Population
 from sordino.parts.contributions import Contribution
 from sordino.parts.mechanisms import (
     LEAST_STEPS,
@@ -22,8 +22,9 @@ from sordino.parts.mechanisms import (
 from sordino.parts.schedules import Uniform
 from sordino.planning._accounting import run_sensitivity
 from sordino.planning._kinds import without_lattice
-from sordino.planning._plans import Plan
+from sordino.planning._training import Training
 from sordino.planning.recipes import Recipe
+from sordino.privacy import POISSON
 
 # Mechanisms by name that can be on a lattice; the tree where sums do not decay.
 _LATTICE_NAMES = ("cancelling", "tree", "independent")
@@ -72,23 +73,23 @@ def lattice_mechanism(
     return min(usable, key=cost)
 
 
-def fitted_lattice(plan: Plan, most_steps: int | None = None) -> Lattice:
-    """The finest lattice that a plan's sums and noise fit on, or one of about `most_steps` to the clip."""
-    population = plan.population
+def fitted_lattice(run: Training, most_steps: int | None = None) -> Lattice:
+    """The finest lattice that a run's sums and noise fit on, or one of about `most_steps` to the clip."""
+    population = run.population
     largest = max(size for size, _ in population.batch_sizes())
     if population.sampling == POISSON:
         # Beyond with probability 1e-15, and then only if all are at the bound in one coordinate.
         largest = min(population.examples, largest + math.ceil(8 * math.sqrt(largest)) + 32)
-    bounds = plan.contribution.bounds(population.steps)
+    bounds = run.contribution.bounds(population.steps)
     finest = Lattice.fitted(
         bounds=bounds,
-        stds=plan.noise_stds(),
-        mechanism=plan.mechanism,
+        stds=run.noise_stds(),
+        mechanism=run.mechanism,
         largest_batch=largest,
     )
     if most_steps is None:
         return finest
     least = require_count("lattice_steps", most_steps, minimum=LEAST_STEPS)
-    drawn = float(draw_stds(plan.mechanism, plan.noise_stds()).min())
+    drawn = float(draw_stds(run.mechanism, run.noise_stds()).min())
     coarse = math.floor(math.log2(min(float(bounds.min()) / least, drawn / LEAST_STEPS)))
     return Lattice(max(finest.exponent, coarse))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
+import operator
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,188 +19,171 @@ from sordino._base.codec import digest_of
 from sordino._base.errors import (
     DAMAGE,
     SordinoError,
-    known_fields,
     one_line,
-    require_choice,
     require_fraction,
     require_positive,
     shown,
 )
 from sordino._base.files import write_atomically
 from sordino.parts import Population
-from sordino.parts.contributions import Contribution, contribution_from_json
-from sordino.parts.mechanisms import (
-    Channels,
-    Lattice,
-    LinearMap,
-    Mechanism,
-    Variances,
-    Workload,
-    is_on_lattice,
-    linear_map_from_json,
-    mechanism_from_json,
-)
-from sordino.parts.schedules import AdaptiveBudget, NoiseSchedule, schedule_from_json
+from sordino.parts.contributions import Contribution
+from sordino.parts.mechanisms import Lattice, LinearMap, Mechanism, Variances
+from sordino.parts.schedules import AdaptiveBudget, NoiseSchedule
 from sordino.parts.updates import UpdateSettings
-from sordino.planning._accounting import float32_up, guarantee_of
-from sordino.planning._kinds import DISCRETE, GAUSSIAN, NOISE_KINDS, without_lattice
+from sordino.planning._query import Query, guarantee_of_all, query_from_json
+from sordino.planning._training import Training, plan_field
 from sordino.planning.recipes import recipe_named
 from sordino.privacy import Guarantee
 
 FORMAT = "sordino-plan"
-FORMAT_VERSION = 2
-# What decides whether a plan gives what it states: every field but the post-processing.
-_DECISIVE = (
-    "recipe",
-    "population",
-    "contribution",
-    "noise",
-    "mechanism",
-    "schedule",
-    "guarantee",
-    "epsilon",
-    "delta",
-    "lattice",
-)
-_STATED = tuple(name for name in _DECISIVE if name != "lattice")  # as `to_json` names them
+# A plan of the training run alone is written as version 2, as it always was: its hash is its identity.
+ALONE, COMPOSED = 2, 3
+# Post-processing: what does not decide whether a plan gives what it states.
+_FREE = ("update", "workload")
 # Digests of what was found to be true in this process, so that it is computed once.
 _VERIFIED: set[str] = set()
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A private run, decided but not yet run.
+    """A private run, decided but not yet run: charged queries under one guarantee.
 
     Attributes:
-      contribution: what one example adds to the sum of each step, and the norm bounds ``c_t`` of it.
-      noise: standard deviation of each fresh Gaussian draw in units of the bound; the noise on the
-        sum of step t is row t of ``diag(noise * c_t * relative_t) C^-1 Z``.
-      schedule: the relative noise of each step.
-      workload: the linear map of the released sums that the noise is shaped for.
-      lattice: where noise is discrete, what sums and noise are whole multiples of.
+      queries: what is asked of the data, in this order; exactly one of them is the training run, whose
+        fields (`population`, `mechanism`, `noise_multiplier`, ...) are the plan's own as well.
+      guarantee: of all answers together.
+      epsilon, delta: the budget that the plan was made for, if it was made for one.
     """
 
     recipe: str
-    population: Population
-    contribution: Contribution
-    noise: float
-    mechanism: Mechanism
-    schedule: NoiseSchedule
-    update: UpdateSettings
-    workload: LinearMap
+    queries: tuple[Query, ...]
     guarantee: Guarantee
     epsilon: float | None = None
     delta: float | None = None
-    lattice: Lattice | None = None
+
+    @property
+    def training(self) -> Training:
+        """The training run."""
+        runs = [query for query in self.queries if isinstance(query, Training)]
+        if len(runs) != 1:
+            raise SordinoError(f"a plan has one training run, this one has {len(runs)}")
+        return runs[0]
+
+    @property
+    def others(self) -> tuple[Query, ...]:
+        """The queries beside the training run."""
+        return tuple(query for query in self.queries if query is not self.training)
+
+    # What the training run says, as the plan's own.
+
+    @property
+    def population(self) -> Population:
+        return self.training.population
+
+    @property
+    def contribution(self) -> Contribution:
+        return self.training.contribution
+
+    @property
+    def noise_multiplier(self) -> float:
+        return self.training.noise_multiplier
+
+    @property
+    def mechanism(self) -> Mechanism:
+        return self.training.mechanism
+
+    @property
+    def schedule(self) -> NoiseSchedule:
+        return self.training.schedule
+
+    @property
+    def update(self) -> UpdateSettings:
+        return self.training.update
+
+    @property
+    def workload(self) -> LinearMap:
+        return self.training.workload
+
+    @property
+    def lattice(self) -> Lattice | None:
+        return self.training.lattice
 
     @property
     def noise_kind(self) -> str:
-        """`GAUSSIAN` or `DISCRETE`."""
-        return GAUSSIAN if self.lattice is None else DISCRETE
+        return self.training.noise_kind
 
     @property
     def clip(self) -> float:
-        """Largest norm of one example's clipped gradient."""
-        return self.contribution.clip
+        return self.training.clip
 
     @property
     def divisor(self) -> int:
-        """The public constant by which noisy sums are divided (after a first batch of another size)."""
-        return self.population.batch_size
+        return self.training.divisor
 
     @property
     def noise_std(self) -> float:
-        """Standard deviation of a fresh draw on a sum of contributions of norm at most `clip`."""
-        return float32_up(self.noise * self.clip)
+        return self.training.noise_std
 
-    def noise_stds(self) -> NDArray[np.float32]:
-        """Standard deviation of the fresh draws of each step and channel (steps, channels)."""
-        exact = self.noise * self._relative_bounds() * self.clip
-        rounded = exact.astype(np.float32)
-        up = np.nextafter(rounded, np.float32(math.inf))
-        return np.where(rounded.astype(np.float64) < exact, up, rounded)
-
-    def noise_variances(self) -> Variances:
-        """Of discrete noise: the parameter S of each step's draws, in squared lattice steps."""
-        if self.lattice is None:
-            raise SordinoError("this plan's noise is on no lattice; plan with noise='discrete'")
-        return self.lattice.variances(self.mechanism, self.noise_stds())
-
-    def distance(self) -> float:
-        """Total variation between the run's noise and rounded Gaussian noise."""
-        if self.lattice is None:
-            return 0.0
-        return self.lattice.distance(self.mechanism, self.noise_stds())
-
-    def _relative_bounds(self) -> NDArray[np.float64]:
-        """Noise of each step and channel relative to ``noise * clip`` (steps, channels)."""
-        steps = self.population.steps
-        bounds = self.contribution.bounds(steps).T / self.clip
-        relative = self.schedule.relative_noise(steps)
-        return bounds if relative is None else bounds * relative[:, None]
-
-    def noise_per_step(self) -> NDArray[np.float64]:
-        """Standard deviation, per coordinate, of the noise in each mean contribution (steps,).
-
-        Where a step releases several vectors: of the first one.
-        """
-        return self._error(Workload.identity())
-
-    def error_per_step(self) -> NDArray[np.float64]:
-        """Predicted noise in the iterates at learning rate 1, per coordinate (steps,).
-
-        The iterates add up what the optimizer makes of the noisy sums: noise that later noise
-        cancels counts once, noise that a recursion carries along counts every time.
-        """
-        return self._error(self.iterate_map)
-
-    @cached_property
+    @property
     def iterate_map(self) -> LinearMap:
-        """The linear map from the released sums to the iterates at learning rate 1."""
-        return self.update.iterate_map(self.contribution)
+        return self.training.iterate_map
 
-    def _error(self, iterate_map: LinearMap) -> NDArray[np.float64]:
-        scale = self.noise * self.clip / self.divisor
-        weights = self._relative_bounds()
-        if np.all(weights == weights.flat[0]):
-            return self.mechanism.workload_error(iterate_map) * scale * weights.flat[0]
-        if weights.shape[1] == 1:
-            weights = weights[:, 0]
-        return self.mechanism.workload_error(iterate_map, weights) * scale
-
-    @cached_property
+    @property
     def predicted_error(self) -> float:
-        """Root mean square of `error_per_step`."""
-        return float(np.sqrt(np.mean(self.error_per_step() ** 2)))
+        return self.training.predicted_error
 
-    @cached_property
+    @property
     def relative_error(self) -> float:
-        """`predicted_error` relative to the displacement by a constant gradient of norm `clip`.
-
-        Comparable between recipes with other streams, batch sizes, steps or momentum: the quantity
-        that `compare` ranks by.
-        """
-        signal = self.contribution.signal(self.population.steps)
-        iterate_map = (
-            self.iterate_map.maps[0] if isinstance(self.iterate_map, Channels) else self.iterate_map
-        )
-        displacement = float(iterate_map.apply(signal[:, None])[-1, 0]) * self.clip
-        return self.predicted_error / displacement
+        return self.training.relative_error
 
     @property
     def gradient_evaluations(self) -> int:
-        """Expected number of per-example gradients in the whole run."""
-        return self.population.gradient_evaluations * self.contribution.gradients
+        return self.training.gradient_evaluations
+
+    def noise_stds(self) -> NDArray[np.float32]:
+        return self.training.noise_stds()
+
+    def noise_variances(self) -> Variances:
+        return self.training.noise_variances()
+
+    def distance(self) -> float:
+        return self.training.distance()
+
+    def noise_per_step(self) -> NDArray[np.float64]:
+        return self.training.noise_per_step()
+
+    def error_per_step(self) -> NDArray[np.float64]:
+        return self.training.error_per_step()
+
+    def state_bytes(self, parameters: int) -> int:
+        return self.training.state_bytes(parameters)
+
+    @property
+    def noise(self) -> NoReturn:
+        """Gone: it was a number, and is a word in `sordino.plan`."""
+        raise AttributeError(
+            "a plan has no `noise`: its amount is `noise_multiplier`, its kind is `noise_kind`"
+        )
 
     def with_update(self, **changes: Any) -> Plan:
         """The same noise and guarantee with other update settings (learning rate, averaging, ...).
 
         An update is post-processing, so nothing about privacy is decided anew.
         """
-        built = replace(self, update=replace(self.update, **changes))
+        built = self.with_training(update=replace(self.update, **changes))
         if "_verified" in self.__dict__:
             built.__dict__["_verified"] = self.__dict__["_verified"]
         return built
+
+    def with_training(self, **changes: Any) -> Plan:
+        """The same plan with other fields of its training run; what it states stays as it was.
+
+        `verify` (and so whoever runs or charges the plan) refuses it if that is no longer true.
+        """
+        run = replace(self.training, **changes)
+        return replace(
+            self, queries=tuple(run if query is self.training else query for query in self.queries)
+        )
 
     def restated(self) -> Plan:
         """The same run with the guarantee that its fields give: for a plan that was edited.
@@ -217,23 +200,34 @@ class Plan:
         Whoever runs a plan or pays for one calls this before the first record is read. A plan that
         `sordino.plan` made, or that was verified before, costs microseconds.
         """
-        decisive = tuple(getattr(self, name) for name in _DECISIVE)
-        known = self.__dict__.get("_verified")
-        if known is not None and all(a is b for a, b in zip(known, decisive, strict=True)):
+        decisive, known = self._decisive(), self.__dict__.get("_verified", ())
+        if len(known) == len(decisive) and all(map(operator.is_, known, decisive)):
             return
-        self._check_parts()
-        content = self.to_json()
-        text = json.dumps({name: content[name] for name in _STATED}, sort_keys=True)
-        digest = hashlib.sha256(f"{self.lattice}/{text}".encode()).hexdigest()
+        self.training.check_parts()
+        digest = self._decisive_digest()
         if digest not in _VERIFIED:
             self._check()
             _VERIFIED.add(digest)
         self._remember()
 
+    def _decisive(self) -> tuple[object, ...]:
+        """The objects that decide whether the plan gives what it states."""
+        parts = (part for query in self.queries for part in query.decisive())
+        return (self.recipe, self.guarantee, self.epsilon, self.delta, *parts)
+
+    def _decisive_digest(self) -> str:
+        """Of what is written about them."""
+        stated = [self.recipe, self.guarantee.to_json(), self.epsilon, self.delta]
+        for query in self.queries:
+            stated.append(
+                {name: value for name, value in query.to_json().items() if name not in _FREE}
+            )
+        return digest_of(stated)
+
     def _remember(self) -> None:
         """This plan is known to give what it states, as long as its fields are these very objects."""
         self._make_read_only()
-        self.__dict__["_verified"] = tuple(getattr(self, name) for name in _DECISIVE)
+        self.__dict__["_verified"] = self._decisive()
 
     def _make_read_only(self) -> None:
         for part in (self.mechanism, self.schedule, self.contribution):
@@ -247,104 +241,59 @@ class Plan:
         self.__dict__.update(state)
         self._make_read_only()  # copies of arrays can be written to
 
-    def state_bytes(self, parameters: int) -> int:
-        """Memory of the noise state for a model of this many parameters."""
-        return 4 * parameters * self.contribution.channels * (self.mechanism.state_vectors() + 1)
-
     def to_json(self) -> dict[str, Any]:
         """Plain, versioned data; floats and arrays read back bit for bit."""
-        data = {
-            "format": FORMAT,
-            "version": FORMAT_VERSION,
-            "recipe": self.recipe,
-            "population": self.population.to_json(),
-            "contribution": self.contribution.to_json(),
-            "noise": self.noise,
-            "mechanism": self.mechanism.to_json(),
-            "schedule": self.schedule.to_json(),
-            "update": asdict(self.update),
-            "workload": self.workload.to_json(),
+        stated = {
             "guarantee": self.guarantee.to_json(),
             "epsilon": self.epsilon,
             "delta": self.delta,
         }
-        # Absent means gaussian: plans of that kind keep the identity they always had.
-        if self.lattice is None:
-            return data
-        return {**data, "noise_kind": DISCRETE, "lattice": self.lattice.exponent}
+        if not self.others:
+            return {
+                "format": FORMAT,
+                "version": ALONE,
+                "recipe": self.recipe,
+                **self.training.fields_json(),
+                **stated,
+            }
+        return {
+            "format": FORMAT,
+            "version": COMPOSED,
+            "recipe": self.recipe,
+            "queries": [query.to_json() for query in self.queries],
+            **stated,
+        }
 
     @classmethod
     def from_json(cls, data: Any) -> Plan:
         """The plan that `to_json` described, its guarantee computed anew and compared."""
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise SordinoError(f"this is not a plan: the field 'format' must be {FORMAT!r}")
-        if data.get("version") != FORMAT_VERSION:
+        version = data.get("version")
+        if version not in (ALONE, COMPOSED):
             raise SordinoError(
-                f"this plan has format version {shown(data.get('version'))}; version {FORMAT_VERSION} "
-                "is known here"
+                f"this plan has format version {shown(version)}; versions {ALONE} and {COMPOSED} are "
+                "known here"
             )
-        spec = _field(data, "recipe", recipe_named)
+        spec = plan_field(data, "recipe", recipe_named)
+        if version == ALONE:
+            queries: tuple[Query, ...] = (Training.from_json(data),)
+        else:
+            queries = plan_field(data, "queries", _queries_from_json)
         plan = cls(
             recipe=spec.name,
-            population=_field(
-                data,
-                "population",
-                lambda value: Population(**known_fields("a population", value, Population)),
-            ),
-            contribution=_field(data, "contribution", contribution_from_json),
-            noise=_field(data, "noise", partial(require_positive, "noise"))
-            if spec.private
-            else 0.0,
-            mechanism=_field(data, "mechanism", mechanism_from_json),
-            schedule=_field(data, "schedule", schedule_from_json),
-            update=_field(
-                data,
-                "update",
-                lambda value: UpdateSettings(**known_fields("an update", value, UpdateSettings)),
-            ),
-            workload=_field(data, "workload", linear_map_from_json),
-            guarantee=_field(data, "guarantee", Guarantee.from_json),
-            epsilon=_field(data, "epsilon", _optional(partial(require_positive, "epsilon"))),
-            delta=_field(data, "delta", _optional(partial(require_fraction, "delta"))),
-            lattice=_lattice_from_json(data),
+            queries=queries,
+            guarantee=plan_field(data, "guarantee", Guarantee.from_json),
+            epsilon=plan_field(data, "epsilon", _optional(partial(require_positive, "epsilon"))),
+            delta=plan_field(data, "delta", _optional(partial(require_fraction, "delta"))),
         )
         plan._check()
         plan._remember()
         return plan
 
-    def _check_parts(self) -> None:
-        """Refuse parts of other classes than their descriptions name: what they do would be their own."""
-        for part, known in (
-            (self.contribution, contribution_from_json),
-            (self.mechanism, mechanism_from_json),
-            (self.schedule, schedule_from_json),
-        ):
-            if type(known(part.to_json())) is not type(part):
-                raise SordinoError(
-                    f"this plan is damaged: {type(part).__name__} is not what its recipe is made of; "
-                    "register a recipe of your own with sordino.register"
-                )
-
     def _check(self) -> None:
         """What `verify` promises, computed."""
-        spec = recipe_named(self.recipe)
-        if self.mechanism.steps != self.population.steps:
-            raise SordinoError("this plan is damaged: its strategy has another number of steps")
-        if self.lattice is not None and (
-            not is_on_lattice(self.mechanism) or without_lattice(spec, self.contribution)
-        ):
-            raise SordinoError("this plan is damaged: its noise is on no lattice")
-        if isinstance(self.schedule, AdaptiveBudget) != spec.adaptive:
-            raise SordinoError("this plan is damaged: its recipe has another kind of schedule")
-        if spec.private != (self.noise > 0):
-            raise SordinoError(
-                f"this plan is damaged: {spec.name} is "
-                + (
-                    "private and must add noise"
-                    if spec.private
-                    else "not private and adds no noise"
-                )
-            )
+        self.training.check(recipe_named(self.recipe))
         try:
             holds = self._verify()
         except SordinoError:
@@ -363,16 +312,11 @@ class Plan:
     def _computed_guarantee(self) -> Guarantee:
         """The guarantee that the fields give, for what the stated one is about."""
         stated = self.guarantee
-        return guarantee_of(
-            noise=self.noise,
-            population=self.population,
-            mechanism=self.mechanism,
-            schedule=self.schedule,
-            contribution=self.contribution,
+        return guarantee_of_all(
+            self.queries,
             adjacency=stated.adjacency,
             unit=stated.unit,
             delta_hint=stated.delta_hint,
-            distance=self.distance(),
         )
 
     def _verify(self) -> bool:
@@ -436,11 +380,12 @@ class Plan:
                 f"{population.steps:,} steps ({population.epochs:.4g} epochs)",
             ),
             ("batches", population.describe()),
+            ("asked besides", "; ".join(query.describe() for query in self.others)),
             ("contribution", self.contribution.describe()),
             (
                 "noise",
-                f"{self.mechanism.describe()}; standard deviation {self.noise:.5g} x the contribution "
-                f"bound ({self.schedule.describe()})"
+                f"{self.mechanism.describe()}; standard deviation {self.noise_multiplier:.5g} x the "
+                f"contribution bound ({self.schedule.describe()})"
                 + ("" if self.lattice is None else f"; {self.lattice.describe()}"),
             ),
             ("noise per step", f"{spread} per coordinate of the mean contribution"),
@@ -458,7 +403,7 @@ class Plan:
             ("plan", self.hash[:16]),
         ]
         silent = () if recipe.private else ("noise", "noise per step", "predicted error")
-        return [pair for pair in pairs if pair[0] not in silent]
+        return [(heading, text) for heading, text in pairs if text and heading not in silent]
 
     def __str__(self) -> str:
         pairs = self.lines()
@@ -492,26 +437,11 @@ def _make_read_only(part: Any) -> None:
             _make_read_only(value)
 
 
-def _field(data: dict[str, Any], name: str, read: Callable[[Any], Any]) -> Any:
-    """One field of a plan's JSON; whatever its reader trips over, the message names the field."""
-    if name not in data:
-        raise SordinoError(f"this plan is damaged: the field {name!r} is missing")
-    try:
-        return read(data[name])
-    except SordinoError as error:
-        raise SordinoError(
-            f"the field {name!r} of this plan is damaged: {one_line(error, 240)}"
-        ) from None
-    except DAMAGE:
-        raise SordinoError(
-            f"the field {name!r} of this plan is damaged: it is {shown(data[name])}"
-        ) from None
-
-
 def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else read(value)
 
 
-def _lattice_from_json(data: dict[str, Any]) -> Lattice | None:
-    kind = require_choice("noise_kind", data.get("noise_kind", GAUSSIAN), NOISE_KINDS)
-    return None if kind == GAUSSIAN else _field(data, "lattice", Lattice)
+def _queries_from_json(found: Any) -> tuple[Query, ...]:
+    if not isinstance(found, list) or len(found) < 2:
+        raise SordinoError("a composed plan has a list of two queries or more")
+    return tuple(query_from_json(one) for one in found)

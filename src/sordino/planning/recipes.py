@@ -15,7 +15,6 @@ from typing import Any
 
 from sordino._base.errors import SordinoError, nearest, require_choice, shown
 from sordino._base.registry import Registry
-from sordino.parts import FIXED, POISSON, RESHUFFLED, WITHOUT_REPLACEMENT
 from sordino.parts.contributions import (
     CONTRIBUTIONS,
     NO_CLIP,
@@ -29,8 +28,10 @@ from sordino.parts.contributions import (
     WeightedGradient,
     WeightedRecursive,
 )
+from sordino.parts.sampling import FIXED, RESHUFFLED
 from sordino.planning._options import OPTIONS as OPTIONS
 from sordino.planning._options import Option
+from sordino.privacy import POISSON, WITHOUT_REPLACEMENT
 
 # Options that every recipe has, with the default they have unless the recipe says otherwise.
 COMMON_OPTIONS: Mapping[str, Any] = MappingProxyType(
@@ -59,8 +60,8 @@ PUBLIC = (FIXED, RESHUFFLED)
 FORMS = ("anchor-free", "anchored")
 # A learning rate for gradients of norm at most 1, where nothing better is known.
 LEARNING_RATE = 0.5
-# What a contribution is told besides options.
-_TOLD = "steps_per_epoch"
+# What a contribution takes besides options.
+_FROM_POPULATION = "steps_per_epoch"
 # Parts whose own fields may be set, as in "schedule.ratio".
 PARTS = ("schedule", "mechanism")
 # Those that go with any gradient estimate. The others need one that is weighted for them, so they are
@@ -128,7 +129,7 @@ class Recipe:
         A name such as "schedule.ratio" is a field of the chosen schedule or mechanism, and stays so.
         """
         offered = self.option_names()
-        settled: dict[str, Any] = {}
+        resolved: dict[str, Any] = {}
         for name, value in given.items():
             part, _, field_name = name.partition(".")
             option = OPTIONS.get(field_name) if is_field(name) else None
@@ -136,12 +137,12 @@ class Recipe:
                 name = field_name  # "mechanism.bands" is the option "bands"
             if (part if is_field(name) else name) not in offered:
                 raise self.unknown(name)
-            if name in settled:
+            if name in resolved:
                 raise SordinoError(f"{name} is given twice, as {name!r} and as '{part}.{name}'")
-            settled[name] = value
+            resolved[name] = value
         defaults = self.defaults()
-        chosen = {**defaults, **settled}
-        for name, value in settled.items():
+        chosen = {**defaults, **resolved}
+        for name, value in resolved.items():
             if name in defaults and value != defaults[name]:
                 self.option(name).check_used(chosen)
         return chosen
@@ -199,7 +200,7 @@ class Recipe:
 
     def contribution_for(self, options: Mapping[str, Any], steps_per_epoch: int) -> Contribution:
         """What one example adds in each step, for these options."""
-        known = {**options, _TOLD: steps_per_epoch}
+        known = {**options, _FROM_POPULATION: steps_per_epoch}
         return self.contribution(**{name: known[name] for name in self._arguments()})
 
     def learning_rate(self, given: float | None, steps: int) -> float:
@@ -233,7 +234,7 @@ def _admit(name: str, recipe: Any) -> Recipe:
         raise SordinoError(
             f"the contribution of {name} must be a class of Contribution or a function that makes one"
         )
-    known = {*recipe.defaults(), _TOLD}
+    known = {*recipe.defaults(), _FROM_POPULATION}
     for argument in recipe._arguments():
         if argument not in known:
             raise SordinoError(

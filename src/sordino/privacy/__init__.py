@@ -42,23 +42,23 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from sordino.privacy._amplification import MOST_LEVELS as MOST_LEVELS
     from sordino.privacy._amplification import POISSON as POISSON
     from sordino.privacy._amplification import SMALLEST_DELTA as SMALLEST_DELTA
     from sordino.privacy._amplification import WITHOUT_REPLACEMENT as WITHOUT_REPLACEMENT
-    from sordino.privacy._amplification import SampledGaussian as SampledGaussian
+    from sordino.privacy._amplification import SampledRelease as SampledRelease
     from sordino.privacy._amplification import calibrate_noise as calibrate_noise
     from sordino.privacy._amplification import compose_pld as compose_pld
     from sordino.privacy._amplification import epsilon_of_pld as epsilon_of_pld
+    from sordino.privacy._amplification import levels as levels
+    from sordino.privacy._amplification import mu_beside as mu_beside
+    from sordino.privacy._amplification import sampled_levels as sampled_levels
     from sordino.privacy._budget import UNIT_BITS as UNIT_BITS
     from sordino.privacy._budget import BudgetExhausted as BudgetExhausted
     from sordino.privacy._budget import PrivacyFilter as PrivacyFilter
     from sordino.privacy._budget import cost_of as cost_of
     from sordino.privacy._budget import cost_of_mu_squared as cost_of_mu_squared
     from sordino.privacy._budget import units_of as units_of
-    from sordino.privacy._conversions import epsilon_from_zcdp as epsilon_from_zcdp
-    from sordino.privacy._conversions import mu_of_gaussian_with_zcdp as mu_of_gaussian_with_zcdp
-    from sordino.privacy._conversions import zcdp_from_epsilon_delta as zcdp_from_epsilon_delta
-    from sordino.privacy._discrete import rounding_distance as rounding_distance
     from sordino.privacy._dyadic import Node as Node
     from sordino.privacy._dyadic import nodes_between as nodes_between
     from sordino.privacy._dyadic import used_nodes as used_nodes
@@ -66,15 +66,15 @@ if TYPE_CHECKING:
     from sordino.privacy._gdp import MIN_MU as MIN_MU
     from sordino.privacy._gdp import delta_from_mu as delta_from_mu
     from sordino.privacy._gdp import epsilon_from_mu as epsilon_from_mu
+    from sordino.privacy._gdp import epsilon_from_zcdp as epsilon_from_zcdp
     from sordino.privacy._gdp import mu_from_epsilon_delta as mu_from_epsilon_delta
+    from sordino.privacy._gdp import mu_of_gaussian_with_zcdp as mu_of_gaussian_with_zcdp
+    from sordino.privacy._gdp import rounding_distance as rounding_distance
+    from sordino.privacy._gdp import zcdp_from_epsilon_delta as zcdp_from_epsilon_delta
     from sordino.privacy._guarantee import FIT as FIT
     from sordino.privacy._guarantee import SEARCH as SEARCH
-    from sordino.privacy._guarantee import UNITS as UNITS
     from sordino.privacy._guarantee import Guarantee as Guarantee
     from sordino.privacy._guarantee import compose as compose
-    from sordino.privacy._levels import MOST_LEVELS as MOST_LEVELS
-    from sordino.privacy._levels import levels as levels
-    from sordino.privacy._levels import sampled_levels as sampled_levels
     from sordino.privacy._noisy_min import mu_of_pure as mu_of_pure
     from sordino.privacy._noisy_min import noisy_min as noisy_min
     from sordino.privacy._noisy_min import pure_of_mu as pure_of_mu
@@ -102,11 +102,12 @@ if TYPE_CHECKING:
     from sordino.privacy._strategy import Strategy as Strategy
     from sordino.privacy._strategy import ToeplitzStrategy as ToeplitzStrategy
     from sordino.privacy._strategy import TreeStrategy as TreeStrategy
+    from sordino.privacy._terms import ROW as ROW
+    from sordino.privacy._terms import UNITS as UNITS
     from sordino.privacy._terms import Adjacency as Adjacency
     from sordino.privacy._terms import NoiseKind as NoiseKind
     from sordino.privacy._terms import Unit as Unit
-    from sordino.privacy._units import ROW as ROW
-    from sordino.privacy._units import require_one_row as require_one_row
+    from sordino.privacy._terms import require_one_row as require_one_row
     from sordino.privacy._values import ClippedSum as ClippedSum
     from sordino.privacy._values import NoisedSum as NoisedSum
     from sordino.privacy._values import PrivateEstimate as PrivateEstimate

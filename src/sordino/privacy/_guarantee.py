@@ -18,13 +18,11 @@ from typing import Any
 
 from sordino._base.errors import SordinoError, known_fields, require_choice, require_fraction, shown
 from sordino.privacy import _amplification as amplification
-from sordino.privacy._amplification import SampledGaussian
-from sordino.privacy._conversions import epsilon_from_zcdp, zcdp_from_mu
-from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu
-from sordino.privacy._terms import Adjacency, Unit
+from sordino.privacy._amplification import SampledRelease
+from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu, epsilon_from_zcdp, zcdp_from_mu
+from sordino.privacy._terms import UNITS, Adjacency
 from sordino.privacy._words import ADJACENCIES, INSECURE, change, rounded_up
 
-UNITS = (Unit.EXAMPLE.value, Unit.USER.value, Unit.CLIENT.value)
 ANALYSES = ("exact", "upper bound", "amplified", "none")
 # Whose releases a guarantee is about, as its sentence says it.
 RUN, FIT, SEARCH = "the run", "this fit", "the search"
@@ -61,7 +59,7 @@ class Guarantee:
     unit: str
     participation: str
     analysis: str = "exact"
-    sampled: tuple[SampledGaussian, ...] = ()
+    sampled: tuple[SampledRelease, ...] = ()
     delta_hint: float | None = None
     distance: float = 0.0
     is_zcdp: bool = False
@@ -245,8 +243,7 @@ class Guarantee:
             fields["gaussian_mu"] = math.inf
         try:
             sampled = tuple(
-                SampledGaussian(**known_fields("a release", part, SampledGaussian))
-                for part in parts
+                SampledRelease(**known_fields("a release", part, SampledRelease)) for part in parts
             )
             return cls(sampled=sampled, **known_fields("a guarantee", fields, cls))
         except TypeError:

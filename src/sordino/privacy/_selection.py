@@ -32,8 +32,7 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_choice, require_fraction, require_positive
 from sordino.privacy._gdp import MIN_MU, SLACK, mu_from_epsilon_delta
-from sordino.privacy._guarantee import UNITS
-from sordino.privacy._terms import Adjacency
+from sordino.privacy._terms import UNITS, Adjacency
 from sordino.privacy._words import ADJACENCIES, INSECURE, change, rounded_up
 
 KIND = "selection"

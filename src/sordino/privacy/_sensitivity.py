@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sordino._base.errors import SordinoError
-from sordino.privacy._dyadic_worst_case import tree_fresh_energy
+from sordino.privacy._dyadic import tree_fresh_energy
 from sordino.privacy._participation import (
     FixedBatches,
     FreshPermutations,

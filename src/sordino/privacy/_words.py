@@ -8,15 +8,15 @@ from decimal import ROUND_CEILING, Decimal
 from sordino.privacy._terms import Adjacency
 
 ADJACENCIES = {
-    "zero-out": "replacing one {unit}'s contributions by zero",
+    Adjacency.ZERO_OUT.value: "replacing one {unit}'s contributions by zero",
     # What it adds to the sums: the number of units is public, and a plan runs on that number only.
-    "add-remove": "adding or removing one {unit}'s contributions",
+    Adjacency.ADD_REMOVE.value: "adding or removing one {unit}'s contributions",
     Adjacency.REPLACE_ONE.value: "replacing one {unit} by any other",
 }
 # What stays hidden, by adjacency.
 _SECRETS = {
-    "zero-out": "whether one given {unit}'s contributions were used",
-    "add-remove": "whether one given {unit} was in the data",
+    Adjacency.ZERO_OUT.value: "whether one given {unit}'s contributions were used",
+    Adjacency.ADD_REMOVE.value: "whether one given {unit} was in the data",
     Adjacency.REPLACE_ONE.value: "which of two possible contents one given {unit} had",
 }
 INSECURE = "It does NOT hold against anyone who knows or guesses the seed of the noise."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -94,7 +94,8 @@ def independent_counterpart(plan: Plan) -> Plan | None:
     independent = Independent(plan.population.steps)
     own = run_sensitivity(plan.population, plan.mechanism, plan.schedule).value
     other = run_sensitivity(plan.population, independent, plan.schedule).value
-    return replace(plan, mechanism=independent, noise=float32_up(plan.noise * other / own))
+    amount = float32_up(plan.noise_multiplier * other / own)
+    return plan.with_training(mechanism=independent, noise_multiplier=amount)
 
 
 def measured_noise(plan: Plan, coordinates: int) -> MeasuredNoise:

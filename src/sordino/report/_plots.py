@@ -89,8 +89,8 @@ def tradeoff_figure(guarantee: Guarantee) -> Figure:
     if hint is not None:
         epsilon = guarantee.epsilon(hint)
         bottom, left = axes.get_ylim()[0], axes.get_xlim()[0]
-        way = [epsilon, epsilon, left], [bottom, hint, hint]
-        axes.plot(*way, color=GREY, linestyle=":", linewidth=1.2)
+        lines = [epsilon, epsilon, left], [bottom, hint, hint]
+        axes.plot(*lines, color=GREY, linestyle=":", linewidth=1.2)
         axes.set_ylim(bottom=bottom)
         axes.plot([epsilon], [hint], "o", color=VERMILION, markersize=7)
         # Beside the point on the side with more room.

@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -47,18 +46,24 @@ CERTIFICATE = "server.crt"
 CERTIFICATE_KEY = "server.key"
 
 _PRIVATE = 0o600
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # Clocks differ; what is valid from now on would be refused by one that is slow.
 _SLOW_CLOCK = timedelta(hours=1)
 
 
+def require_name(whose: str, name: object) -> str:
+    """`name` if it can be a member's: files, certificates and key folders are named by it."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise SordinoError(
+            f"{whose}'s name must be 1 to 64 letters, digits, '.', '_' and '-', and begin with a letter "
+            f"or digit, got {shown(name)}"
+        )
+    return name
+
+
 def new_certificate(name: str, *, days: int = 825) -> tuple[str, str]:
     """A certificate and its private key, both PEM."""
-    if not NAME.fullmatch(name):
-        raise SordinoError(
-            f"a party's name must be 1 to 64 letters, digits, dots, dashes and underscores, and start "
-            f"with a letter or digit, not {shown(name)}"
-        )
+    require_name("a party", name)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _named(name)
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -73,7 +78,7 @@ def new_certificate(name: str, *, days: int = 825) -> tuple[str, str]:
     return certificate.public_bytes(Encoding.PEM).decode(), private.decode()
 
 
-def require_certificate(text: Any) -> None:
+def require_certificate(text: object) -> None:
     """Refuse what is not one PEM certificate with a key that signatures can be checked with.
 
     A card or a consortium file may have anything between the lines of a certificate.
@@ -158,11 +163,7 @@ def create_client_key(folder: Path, name: str) -> tuple[Path, Path]:
     Raises:
       SordinoError: if the client has one already. The server knows the client by it.
     """
-    if not NAME.fullmatch(name):
-        raise SordinoError(
-            f"a client's name must be 1 to 64 letters, digits, dots, dashes and underscores, and "
-            f"start with a letter or digit, not {shown(name)}"
-        )
+    require_name("a client", name)
     folder = Path(folder)
     private, public = folder / f"{name}.key", folder / f"{name}.pub"
     _must_be_new(private, public)

@@ -10,7 +10,7 @@ import typer
 
 from sordino import models, report
 from sordino.app.cli._console import out, say, show_guarantee, show_scores, spoken_warnings
-from sordino.app.cli._output import REPORT, staged_folder, write_run
+from sordino.app.cli._output import REPORT, staged_folder, write_run, write_tables
 from sordino.app.cli._train import show_folder, today
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ def demo(
         train, test = split(frame)
         schema = replace(schema, examples=len(train))
         if tables is not None:
-            from sordino.app.cli._output import write_tables
-
             for path in write_tables(tables, train, test, schema):
                 say(f"wrote {path}")
         out().print(

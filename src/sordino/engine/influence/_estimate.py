@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_choice, require_count, require_positive
 from sordino.engine.influence._proxy import Objective, Proxy, noise_multipliers
-from sordino.parts import FIXED, POISSON, LinearLoss, Population
+from sordino.parts import LinearLoss, Population
 from sordino.parts.contributions import Evaluator
+from sordino.parts.sampling import FIXED
 from sordino.parts.schedules import (
     ExpInfluence,
     Influence,
@@ -29,6 +30,7 @@ from sordino.parts.schedules import (
     write_influence,
 )
 from sordino.planning import Plan
+from sordino.privacy import POISSON
 
 Array = NDArray[np.float64]
 Loss = Callable[..., jax.Array] | LinearLoss | Evaluator

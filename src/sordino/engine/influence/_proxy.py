@@ -28,7 +28,7 @@ from sordino.engine._noise import GaussianNoise, Layout, parameter_count
 from sordino.engine._records import Records, Slices
 from sordino.engine._run import TrainingRun, chosen_step
 from sordino.engine._stepper import State, StepNow, Stepper, StepTable
-from sordino.parts import LinearLoss, Population, batch_indices
+from sordino.parts import LinearLoss, Population
 from sordino.parts.contributions import Evaluator, LinearEvaluator, VmapEvaluator
 from sordino.parts.mechanisms import Independent, Mechanism, gaussian_key, threefry_keys
 from sordino.parts.schedules import AdaptiveBudget, PublicData
@@ -42,7 +42,7 @@ MEMORY = 1 << 26
 
 def noise_multipliers(plan: Plan) -> Array:
     """``sigma_t`` (T,): the noise of each step in units of the bound of its contributions."""
-    if plan.noise == 0 or isinstance(plan.schedule, AdaptiveBudget):
+    if plan.noise_multiplier == 0 or isinstance(plan.schedule, AdaptiveBudget):
         raise SordinoError(f"{plan.recipe} has no planned noise whose budget could be moved")
     if not isinstance(plan.mechanism, Independent):
         raise SordinoError(
@@ -51,7 +51,9 @@ def noise_multipliers(plan: Plan) -> Array:
         )
     steps = plan.population.steps
     relative = plan.schedule.relative_noise(steps)
-    return plan.noise * (np.ones(steps) if relative is None else np.asarray(relative, np.float64))
+    return plan.noise_multiplier * (
+        np.ones(steps) if relative is None else np.asarray(relative, np.float64)
+    )
 
 
 def proxy_population(population: Population, rows: int) -> Population:
@@ -162,7 +164,7 @@ class Proxy:
         judge = MeanLoss.of(loss) if objective is None else _Given(objective)
         population = proxy_population(plan.population, len(public))
         # Rounding to a lattice has no derivative, and what is estimated does not depend on it.
-        proxy = replace(plan, population=population, lattice=None)
+        proxy = plan.with_training(population=population, lattice=None)
         key = RunKey.from_insecure_seed(0)
         # A run that never starts: it checks everything and builds the step and the first state.
         run = TrainingRun(
@@ -303,9 +305,9 @@ def _work(stepper: Stepper, rows: int, params: Any) -> int:
 def _secret_batches(population: Population, key: RunKey) -> tuple[Any, Any]:
     """Indices and masks of all steps; a first batch of another size comes on its own."""
     if population.first_batch is None or population.steps == 1:
-        return batch_indices(population, key, 0, population.steps)
-    first = batch_indices(population, key, 0, 1)
-    return _joined(np.concatenate, [first, batch_indices(population, key, 1, population.steps - 1)])
+        return population.batches(key, 0, population.steps)
+    first = population.batches(key, 0, 1)
+    return _joined(np.concatenate, [first, population.batches(key, 1, population.steps - 1)])
 
 
 def _joined(join: Callable[..., Any], parts: list[tuple[Any, Any]]) -> tuple[Any, Any]:

@@ -27,7 +27,7 @@ from sordino.privacy import (
     POISSON,
     Adjacency,
     Guarantee,
-    SampledGaussian,
+    SampledRelease,
     SelectionGuarantee,
     compose_pld,
     epsilon_at_distance,
@@ -122,14 +122,14 @@ class ComposedCost:
     """Everything charged so far, in a canonical form: equal multisets of charges are equal."""
 
     gaussian_units: int = 0
-    sampled: tuple[SampledGaussian, ...] = ()
+    sampled: tuple[SampledRelease, ...] = ()
     selections: tuple[SelectionGuarantee, ...] = ()
     distance: float = 0.0
 
     @classmethod
     def of(cls, charges: Iterable[Charge]) -> ComposedCost:
         units, distances = 0, []
-        sampled: dict[SampledGaussian, int] = {}
+        sampled: dict[SampledRelease, int] = {}
         selections = []
         for charge in charges:
             if not charge.is_private:

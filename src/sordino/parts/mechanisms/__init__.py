@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from sordino.parts.mechanisms._scaled import ScaledDraws as ScaledDraws
     from sordino.parts.mechanisms._split import lagged_mechanism as lagged_mechanism
     from sordino.parts.mechanisms._tree import Tree as Tree
-    from sordino.parts.mechanisms._windows import reconstruct as reconstruct
     from sordino.parts.mechanisms._workloads import LinearMap as LinearMap
     from sordino.parts.mechanisms._workloads import Workload as Workload
     from sordino.parts.mechanisms._workloads import linear_map_from_json as linear_map_from_json

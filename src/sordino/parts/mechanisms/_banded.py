@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from sordino._base.errors import SordinoError, require_count
 from sordino.parts._rounding import full_product
 from sordino.parts.mechanisms._base import READERS, Draw
-from sordino.parts.mechanisms._normalize import (
+from sordino.parts.mechanisms._toeplitz import (
+    ToeplitzMechanism,
     packed,
     scale_rows,
     unpacked,
     unpacked_or_none,
     useful_column_norms,
 )
-from sordino.parts.mechanisms._toeplitz import ToeplitzMechanism
 from sordino.parts.mechanisms._workloads import Workload
-from sordino.parts.mechanisms.factorize._banded import optimize_banded
+from sordino.parts.mechanisms.factorize._toeplitz import optimize_banded
 from sordino.privacy import Participation
 
 DEFAULT_BANDS = 64

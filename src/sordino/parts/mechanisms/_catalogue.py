@@ -17,14 +17,13 @@ from sordino.parts.mechanisms._base import mechanism_from_json as mechanism_from
 from sordino.parts.mechanisms._blt import BLT
 from sordino.parts.mechanisms._cancelling import Cancelling
 from sordino.parts.mechanisms._dense import Dense
-from sordino.parts.mechanisms._honaker import full_tree
 from sordino.parts.mechanisms._independent import Independent
 
 # Not fitted by name, but known here, so that plans with them are read.
 from sordino.parts.mechanisms._parallel import Parallel as Parallel
 from sordino.parts.mechanisms._phases import Phases as Phases
 from sordino.parts.mechanisms._scaled import ScaledDraws as ScaledDraws
-from sordino.parts.mechanisms._tree import Tree
+from sordino.parts.mechanisms._tree import Tree, full_tree
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
 from sordino.privacy import FixedBatches, Participation, SinglePass
 

@@ -29,7 +29,7 @@ from sordino.parts.mechanisms._base import (
     check_matrix_size,
     mechanism_from_json,
 )
-from sordino.parts.mechanisms._normalize import packed, scale_rows, unpacked
+from sordino.parts.mechanisms._toeplitz import packed, scale_rows, unpacked
 from sordino.privacy import MatrixStrategy
 
 

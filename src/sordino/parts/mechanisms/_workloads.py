@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import toeplitz
 
 from sordino._base.errors import (
@@ -33,7 +34,6 @@ from sordino._base.errors import (
     require_positive,
     shown,
 )
-from sordino.parts.mechanisms._filters import fftconvolve, lfilter
 
 Array = npt.NDArray[np.float64]
 
@@ -230,3 +230,27 @@ def _convolve(x: Array, kernel: Array) -> Array:
     short = len(kernel) <= _SHORT_KERNEL
     product = np.convolve(x, kernel) if short else fftconvolve(x, kernel)
     return np.asarray(product[: len(x)], np.float64)
+
+
+# ---- scipy's linear filters, imported when first used: `scipy.signal` alone takes longer than jax --------
+
+
+def lfilter(numerator: ArrayLike, denominator: ArrayLike, x: Any, axis: int = -1) -> NDArray[Any]:
+    """The power series of ``numerator / denominator`` applied to `x` along `axis`."""
+    from scipy.signal import lfilter as scipy_lfilter
+
+    return np.asarray(scipy_lfilter(numerator, denominator, x, axis=axis))
+
+
+def fftconvolve(a: ArrayLike, b: ArrayLike) -> NDArray[Any]:
+    """Full convolution by FFT."""
+    from scipy.signal import fftconvolve as scipy_fftconvolve
+
+    return np.asarray(scipy_fftconvolve(a, b))
+
+
+def correlate(a: ArrayLike, b: ArrayLike, **options: Any) -> NDArray[Any]:
+    """Cross-correlation, as scipy has it."""
+    from scipy.signal import correlate as scipy_correlate
+
+    return np.asarray(scipy_correlate(a, b, **options))

@@ -56,30 +56,30 @@ if TYPE_CHECKING:
     from sordino.parts.schedules._allocate import uniform_cost as uniform_cost
     from sordino.parts.schedules._allocate import uniform_over_optimal as uniform_over_optimal
     from sordino.parts.schedules._base import NoiseSchedule as NoiseSchedule
+    from sordino.parts.schedules._base import PublicData as PublicData
     from sordino.parts.schedules._base import Uniform as Uniform
+    from sordino.parts.schedules._base import require_public as require_public
     from sordino.parts.schedules._base import schedule_from_json as schedule_from_json
+    from sordino.parts.schedules._bounds import Horizon as Horizon
+    from sordino.parts.schedules._bounds import best_dynamic_steps as best_dynamic_steps
+    from sordino.parts.schedules._bounds import best_steps as best_steps
+    from sordino.parts.schedules._bounds import best_uniform_steps as best_uniform_steps
+    from sordino.parts.schedules._bounds import dynamic_error as dynamic_error
+    from sordino.parts.schedules._bounds import (
+        full_participation_bound as full_participation_bound,
+    )
+    from sordino.parts.schedules._bounds import row_scaling as row_scaling
     from sordino.parts.schedules._catalogue import SCHEDULES as SCHEDULES
     from sordino.parts.schedules._catalogue import schedule_fields as schedule_fields
     from sordino.parts.schedules._catalogue import schedule_named as schedule_named
     from sordino.parts.schedules._catalogue import subsampled_schedule as subsampled_schedule
-    from sordino.parts.schedules._correlated import (
-        full_participation_bound as full_participation_bound,
-    )
-    from sordino.parts.schedules._correlated import row_scaling as row_scaling
     from sordino.parts.schedules._fitting import exponential_fit as exponential_fit
     from sordino.parts.schedules._fitting import fit_exponential as fit_exponential
     from sordino.parts.schedules._fitting import fitted_expinfl as fitted_expinfl
     from sordino.parts.schedules._fitting import smoothed as smoothed
-    from sordino.parts.schedules._horizon import Horizon as Horizon
-    from sordino.parts.schedules._horizon import best_dynamic_steps as best_dynamic_steps
-    from sordino.parts.schedules._horizon import best_steps as best_steps
-    from sordino.parts.schedules._horizon import best_uniform_steps as best_uniform_steps
-    from sordino.parts.schedules._horizon import dynamic_error as dynamic_error
     from sordino.parts.schedules._influence import expinfl as expinfl
     from sordino.parts.schedules._influence import geometric as geometric
     from sordino.parts.schedules._influence import momentum_quadratic as momentum_quadratic
-    from sordino.parts.schedules._public import PublicData as PublicData
-    from sordino.parts.schedules._public import require_public as require_public
     from sordino.parts.schedules._shapes import ByParticipation as ByParticipation
     from sordino.parts.schedules._shapes import ExpInfluence as ExpInfluence
     from sordino.parts.schedules._shapes import Exponential as Exponential

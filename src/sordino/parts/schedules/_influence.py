@@ -78,16 +78,11 @@ def quadratic(eigenvalues: ArrayLike, eta: float, T: int) -> Array:
     return _finite(log_q + 2 * math.log(eta) - math.log(2))
 
 
-def quadratic_bias(eigenvalues: ArrayLike, eta: float, T: int) -> Array:
-    """``(1 - eta lam_j)^T``: what T steps leave of the distance to the optimum, per eigenvalue."""
-    return np.asarray((1 - eta * _eigenvalues(eigenvalues)) ** T)
-
-
 def momentum_bound(beta: float, gamma: float, T: int) -> Array:
     """Bias-corrected momentum, from the corrected convergence bound (its term U3), exact and O(T).
 
     ``w_s = gamma^(T-s) ((1-beta) / (1-beta^s))^2``, ``q_t = w_t + beta^2 q_{t+1}``. gamma is
-    ``1 - eta_0 / (2 kappa)`` for learning rate ``eta_0 / (2 M)``; see `sordino.parts.schedules._momentum`.
+    ``1 - eta_0 / (2 kappa)`` for learning rate ``eta_0 / (2 M)`` (papers/04, erratum g).
     """
     T = require_count("T", T)
     _momentum(beta)
@@ -140,46 +135,6 @@ def momentum_quadratic(eigenvalues: ArrayLike, eta: float, beta: float, T: int) 
         log_h = np.log(np.abs(responses)) + scales
     log_q = logsumexp(2 * log_h + np.log(lam), axis=1) - math.log(2)
     return MomentumResponse(_finite(log_q), responses * np.exp(scales), a * np.exp(scale))
-
-
-def momentum_two_piece(beta: float, gamma: float, T: int) -> Array:
-    """The closed form of Theorem 4.6 with its errors corrected, for reproduction only.
-
-    With ``That = that(beta, gamma)``: ``q_t = c1 gamma^(T+t)`` for ``t <= That``,
-    ``c1 = 2 / (gamma (gamma - beta^2))``, and ``gamma^(2 That - 1) gamma^(T-t) / (gamma - beta^2)``
-    after. A loose bound, often worse than uniform noise; use `momentum_bound`.
-    """
-    T = require_count("T", T)
-    _momentum(beta)
-    require_positive("gamma", gamma, maximum=1)
-    if not beta < gamma:
-        raise SordinoError(f"Theorem 4.6 needs beta < gamma, got beta={beta:g}, gamma={gamma:g}")
-    t, turn, log_gamma = np.arange(1.0, T + 1), that(beta, gamma), math.log(gamma)
-    early = math.log(2) + (T + t - 1) * log_gamma
-    late = (2 * turn - 1 + T - t) * log_gamma
-    return np.where(t <= turn, early, late) - math.log(gamma - beta**2)
-
-
-def that(beta: float, gamma: float) -> int:
-    """The largest t with ``gamma^(t-1) (1 - beta^t) >= 1 - beta``, where momentum stops helping."""
-    _momentum(beta)
-    if not 0 < gamma < 1:
-        raise SordinoError(f"gamma must be greater than 0 and less than 1, got {gamma!r}")
-
-    def holds(t: int) -> bool:
-        # A relative tolerance of 1e-13, because t = 1 and other ties hold with equality.
-        left = (t - 1) * math.log(gamma) + float(_log_one_minus_power(beta, np.array(float(t))))
-        return left >= math.log1p(-beta) - 1e-13
-
-    # The left side rises, then falls, and starts at equality: where it holds is an interval [1, That].
-    high = 2
-    while holds(high):
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
 
 
 def expinfl(k: float, T: int) -> Array:

@@ -280,15 +280,6 @@ def _lambert(log_q: Array, log_lambda: float) -> Array:
     return np.asarray(-(log_w + math.log(2)) / 2)
 
 
-def allocate_lambert(log_q: ArrayLike, cost: float) -> Array:
-    """The least ``sum q sigma^2`` with ``sum (e^(1/sigma^2) - 1) = cost`` (which is mu^2 / p^2)."""
-    values = capped(log_q, None)
-    values = values - values.max()
-    require_positive("cost", cost)
-    family = _clipped(lambda log_q, z: _lambert(log_q, 4 * z), values, None)
-    return family(_bisected(lambda z: _central_limit(family(z)) <= cost))
-
-
 def _renyi_rule(rate: float, order: int) -> Rule:
     # log h falls with log sigma: like -4 log sigma for large sigma, steeper before. The accumulation
     # removes ripples of rounding.

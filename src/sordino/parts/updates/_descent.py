@@ -1,7 +1,14 @@
-"""Descent along any optax transformation of the private estimate."""
+"""Descent along any optax transformation of the private estimate, and methods with two sequences.
+
+Coupling and anytime averages evaluate gradients at a point between two sequences. Both take the
+accumulated estimate of ``(t+1) grad f(x_t)`` that a weighted recursive stream makes. One noisy value
+serves every line: two different combinations of the sum and its noise would reveal the sum
+(papers/03 E4).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -11,7 +18,7 @@ import jax.numpy as jnp
 import optax
 
 from sordino._base.errors import require_choice
-from sordino.parts.updates._base import StepInfo, Update
+from sordino.parts.updates._base import StepInfo, Update, project
 from sordino.privacy import PrivateEstimate
 
 
@@ -91,3 +98,94 @@ def named_transform(name: str, momentum: float) -> optax.GradientTransformation:
     if name == "normalized":
         return optax.chain(optax.ema(momentum, debias=False), optax.stateless(_unit_length))
     return optax.trace(decay=momentum) if momentum else optax.identity()
+
+
+def _projected(point: Any, radius: float | None) -> Any:
+    return point if radius is None else project(point, radius)
+
+
+def _same_dtypes(value: Any, like: Any) -> Any:
+    return jax.tree.map(lambda v, x: v.astype(x.dtype), value, like)
+
+
+@dataclass(frozen=True)
+class NesterovCoupling(Update):
+    """papers/03 1.5 with ``eta_t = t + 1`` and learning rate ``1/beta``:
+
+        z <- Proj(z - kappa lr S),  y <- Proj(x - lr S / eta_t),  x <- (1-tau) y + tau z
+
+    with ``tau = 2/(t+3)``; returns y. kappa = 1/2 is what the proof supports, 1 is as printed.
+    """
+
+    kappa: float = 0.5
+    radius: float | None = None
+
+    def init(self, params: Any) -> Any:
+        return params, params
+
+    def step(
+        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[Any, Any]:
+        z, _ = state
+        t = info.step.astype(jnp.float32)
+        S, rate = estimate.value, info.learning_rate
+        z = _projected(jax.tree.map(lambda a, s: a - self.kappa * rate * s, z, S), self.radius)
+        y = jax.tree.map(lambda a, s: a - rate / (t + 1) * s, params, S)
+        y = _projected(y, self.radius)
+        tau = 2 / (t + 3)
+        x = jax.tree.map(lambda a, b: (1 - tau) * a + tau * b, y, z)
+        x, z, y = (_same_dtypes(value, params) for value in (x, z, y))
+        return x, (z, y)
+
+    def output(self, params: Any, state: Any) -> Any:
+        return state[1]
+
+
+@dataclass(frozen=True)
+class AnytimeAverage(Update):
+    """mu^2-SGD (papers/02 1.1): ``w <- Proj(w - lr q)``, ``x <- x + 2/(t+3) (w - x)``, t from 0."""
+
+    radius: float | None = None
+
+    def init(self, params: Any) -> Any:
+        return params
+
+    def step(
+        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[Any, Any]:
+        w = jax.tree.map(lambda a, q: a - info.learning_rate * q, state, estimate.value)
+        w = _projected(w, self.radius)
+        share = 2 / (info.step.astype(jnp.float32) + 3)
+        x = jax.tree.map(lambda a, b: a + share * (b - a), params, w)
+        return _same_dtypes(x, params), _same_dtypes(w, params)
+
+
+@dataclass(frozen=True)
+class Storm(Update):
+    """STORM (Cutkosky & Orabona 2019), not private: takes the pair (g, g_prev).
+
+    ``eta_t = lr / (w + sum |g|^2)^(1/3)``, ``a_{t+1} = min(1, c eta_t^2)`` and
+    ``d <- g + (1-a)(d - g_prev)``; `penalty`, the gradient of a data-free one, is added to d.
+    """
+
+    c: float = 100.0
+    w: float = 0.1
+    penalty: Callable[[Any], Any] | None = None
+
+    def init(self, params: Any) -> Any:
+        return jax.tree.map(jnp.zeros_like, params), jnp.float32(0), jnp.float32(1)
+
+    def step(
+        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[Any, Any]:
+        d, squares, a = state
+        now, before = estimate.value
+        norm2 = sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(now))
+        squares = squares + norm2
+        d = jax.tree.map(lambda g, m, b: g + (1 - a) * (m - b), now, d, before)
+        rate = info.learning_rate / jnp.cbrt(self.w + squares)
+        direction = d
+        if self.penalty is not None:
+            direction = jax.tree.map(jnp.add, d, self.penalty(params))
+        params = jax.tree.map(lambda x, v: (x - rate * v).astype(x.dtype), params, direction)
+        return params, (d, squares, jnp.minimum(1.0, self.c * rate**2))

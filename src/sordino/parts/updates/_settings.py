@@ -13,12 +13,19 @@ from sordino._base.errors import SordinoError, require_choice, require_fraction,
 from sordino.parts.contributions._contributions import Contribution, Lagged
 from sordino.parts.mechanisms import _maps as maps
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
-from sordino.parts.updates._accelerated import AnytimeAverage, NesterovCoupling, Storm
 from sordino.parts.updates._averaging import RandomIterate, TailAveraged
-from sordino.parts.updates._base import Update
-from sordino.parts.updates._descent import TRANSFORMS, AdaptiveStep, Descent, Optax, named_transform
+from sordino.parts.updates._base import Projected, Update
+from sordino.parts.updates._descent import (
+    TRANSFORMS,
+    AdaptiveStep,
+    AnytimeAverage,
+    Descent,
+    NesterovCoupling,
+    Optax,
+    Storm,
+    named_transform,
+)
 from sordino.parts.updates._estimates import LaggedMomentumEstimate, RecursiveEstimate, Regularized
-from sordino.parts.updates._projection import Projected
 
 # Optimizers that say themselves where gradients are evaluated, and need a weighted estimate.
 COUPLED = ("nesterov", "anytime")

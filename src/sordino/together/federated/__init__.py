@@ -27,14 +27,16 @@ __all__ = [
 
 if TYPE_CHECKING:
     from sordino.together._callbacks import Callbacks as Callbacks
-    from sordino.together.federated._account import LEAK_UNITS as LEAK_UNITS
-    from sordino.together.federated._account import ROUNDED as ROUNDED
     from sordino.together.federated._agreeing import agree as agree
     from sordino.together.federated._agreement import ALGORITHMS as ALGORITHMS
     from sordino.together.federated._agreement import UNITS as UNITS
     from sordino.together.federated._agreement import Agreement as Agreement
+    from sordino.together.federated._chain import LEAK_UNITS as LEAK_UNITS
+    from sordino.together.federated._chain import ROUNDED as ROUNDED
+    from sordino.together.federated._chain import insecure_secret as insecure_secret
     from sordino.together.federated._client import Client as Client
     from sordino.together.federated._client import ClientState as ClientState
+    from sordino.together.federated._cohorts import split as split
     from sordino.together.federated._contribution import ClientEvaluator as ClientEvaluator
     from sordino.together.federated._contribution import LocalData as LocalData
     from sordino.together.federated._contribution import flattened as flattened
@@ -46,8 +48,6 @@ if TYPE_CHECKING:
     from sordino.together.federated._messages import Reply as Reply
     from sordino.together.federated._messages import RoundRequest as RoundRequest
     from sordino.together.federated._messages import message_from_bytes as message_from_bytes
-    from sordino.together.federated._noise import insecure_secret as insecure_secret
-    from sordino.together.federated._partition import split as split
     from sordino.together.federated._report import write_federated_report as write_federated_report
     from sordino.together.federated._server import Server as Server
     from sordino.together.federated._simulator import Simulated as Simulated

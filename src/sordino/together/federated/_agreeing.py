@@ -15,7 +15,6 @@ from sordino._base.errors import (
 )
 from sordino.parts.mechanisms import MOST_VARIANCE, AnytimeMap, Cancelling
 from sordino.privacy import FixedBatches, mu_from_epsilon_delta
-from sordino.together.federated._account import LEAK_UNITS, ROUNDED, chain_cost
 from sordino.together.federated._agreement import (
     ADJACENCIES,
     ALGORITHMS,
@@ -24,6 +23,7 @@ from sordino.together.federated._agreement import (
     UNITS,
     Agreement,
 )
+from sordino.together.federated._chain import LEAK_UNITS, ROUNDED, chain_cost
 
 SCHEDULES = ("leaky", "uniform", "paper", "fresh")
 # Noise is drawn with a standard deviation of at most this many lattice steps.

@@ -49,7 +49,8 @@ from sordino._base.errors import (
 )
 from sordino.parts.mechanisms import MOST_DRAWS, MOST_VARIANCE, Lattice
 from sordino.privacy import Adjacency, Guarantee, rounding_distance
-from sordino.together.federated._account import LEAK_UNITS, ROUNDED, ChainAccountant
+from sordino.together._certificates import require_name
+from sordino.together.federated._chain import LEAK_UNITS, ROUNDED, ChainAccountant
 
 _VERSION = 1
 TRUST = ("untrusted", "secure-sum", "trusted")
@@ -60,7 +61,7 @@ FITS = 2**31 - 1
 _MOST_CLIENTS = 1_000_000
 # Beyond this an epsilon is a number, but no privacy.
 _MOST_MU = 1e6
-# Messages and rounds have numbers below this (`messages.py`).
+# Messages and rounds have numbers below this (`_messages.py`).
 _MOST_MESSAGES = 1 << 48
 
 
@@ -170,7 +171,7 @@ class Agreement:
         if len(self.clients) > _MOST_CLIENTS:
             raise SordinoError(f"an agreement has at most {_MOST_CLIENTS:,} clients")
         for client in self.clients:
-            check_name(client)
+            require_name("a client", client)
         if self.per_round > len(self.clients):
             raise SordinoError(
                 f"per_round must be at most the number of clients ({len(self.clients):,}), got "
@@ -382,41 +383,31 @@ class Agreement:
         return load_json(path, "an agreement", cls.from_json)
 
 
-def check_name(name: str) -> str:
-    """`name` if it can be a client's: letters, digits, '.', '_' and '-'."""
-    plain = isinstance(name, str) and name.isascii() and 0 < len(name) <= 64
-    if not plain or not all(c.isalnum() or c in "._-" for c in name) or not name[0].isalnum():
-        raise SordinoError(
-            f"a client's name has up to 64 letters, digits, '.', '_' and '-', got {shown(name)}"
-        )
-    return name
-
-
-def _whole(value: Any) -> int:
+def _whole(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 63:
         raise TypeError
     return value
 
 
-def _real(value: Any) -> float:
+def _real(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError
     return float(value)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str) or len(value) > 400:
         raise TypeError
     return value
 
 
-def _flag(value: Any) -> bool:
+def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError
     return value
 
 
-def _names(value: Any) -> tuple[str, ...]:
+def _names(value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise TypeError
     return tuple(_text(entry) for entry in value)

@@ -9,12 +9,12 @@ Whatever it is asked, by whomever, a client
   last one committed (E3): commits never go back;
 - takes every example at most as often as agreed; when there are none left it sends noise alone,
   because silence would tell (E8);
-- pays before it answers (`account.py`), and refuses what it cannot pay;
+- pays before it answers (`_chain.py`), and refuses what it cannot pay;
 - says no more than it must: a refusal is a code (why exactly stays here, in `Refusal.detail`), and a
   reply tells neither what was spent nor, unless a trusted server counts uses, which examples are in it.
   Both would tell how many examples there are.
 
-No disk, clock or entropy here: `durable.py` keeps the state, and has it on disk before a reply leaves.
+No disk, clock or entropy here: `_durable.py` keeps the state, and has it on disk before a reply leaves.
 """
 
 from __future__ import annotations
@@ -29,11 +29,16 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
 from sordino.parts.mechanisms import MOST_VARIANCE
-from sordino.together.federated._account import ChainAccountant
 from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._chain import (
+    ChainAccountant,
+    cancelled_draws,
+    drawn,
+    noise_key,
+    turned,
+)
 from sordino.together.federated._contribution import LocalData
 from sordino.together.federated._messages import Refusal, Reply, RoundRequest, message_from_bytes
-from sordino.together.federated._noise import cancelled_draws, drawn, noise_key, turned
 
 # Messages that were sent after the last commit and may still be committed; more are not waited for.
 MOST_OPEN = 16

@@ -1,7 +1,7 @@
 """What a client's own examples add to one message: clipped, summed, in whole lattice steps.
 
 ``sum over the block of clip_S(t grad(x_t; z) - (t-1) grad(x_{t-1}; z))``, each example's vector rounded
-towards zero to the lattice (`streams/lattice.py`), so that no request, however far apart its points,
+towards zero to the lattice (`parts.contributions`), so that no request, however far apart its points,
 moves a message by more than S per example (papers/02 E1). For unit "client" the block's mean is
 clipped as one vector. Linear models in closed form, any other JAX loss by `vmap`.
 """

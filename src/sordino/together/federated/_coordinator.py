@@ -27,7 +27,7 @@ from sordino._base.errors import DAMAGE, SordinoError, one_line
 from sordino._base.keystore import KeyStore
 from sordino._base.sqlite import Database, FileKind
 from sordino.together._callbacks import Callbacks
-from sordino.together.federated._account import ChainAccountant
+from sordino.together.federated._chain import ChainAccountant
 from sordino.together.federated._messages import Reply, message_from_bytes
 from sordino.together.federated._server import RoundOutcome, Server, ServerState
 

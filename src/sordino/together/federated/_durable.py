@@ -30,10 +30,10 @@ from sordino._base.keystore import KeyStore
 from sordino._base.sqlite import FileKind
 from sordino.together._journal import JournalKind, Seal, SealedJournal
 from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._chain import fresh_secret, order_key, permuted
 from sordino.together.federated._client import Client, ClientState, Mask, SentMessage
 from sordino.together.federated._contribution import LocalData
 from sordino.together.federated._messages import Refusal, Reply, RoundRequest, message_from_bytes
-from sordino.together.federated._noise import fresh_secret, order_key, permuted
 from sordino.together.secure._pads import Pads
 
 _FILE = FileKind(

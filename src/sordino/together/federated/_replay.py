@@ -18,17 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.together.federated._agreement import Agreement
-from sordino.together.federated._client import SentMessage
-from sordino.together.federated._cohorts import Cohorts
-from sordino.together.federated._contribution import ClientEvaluator, LocalData
-from sordino.together.federated._messages import RoundRequest
-from sordino.together.federated._noise import (
+from sordino.together.federated._chain import (
     cancelled_draws,
     drawn,
     insecure_secret,
     noise_key,
     turned,
 )
+from sordino.together.federated._client import SentMessage
+from sordino.together.federated._cohorts import Cohorts
+from sordino.together.federated._contribution import ClientEvaluator, LocalData
+from sordino.together.federated._messages import RoundRequest
 
 Integers = NDArray[np.int64]
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from sordino._base.errors import one_line
 from sordino.privacy import Guarantee, rounded_up
 from sordino.report import decimated
-from sordino.together.federated._account import ROUNDED, ChainAccountant
 from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._chain import ROUNDED, ChainAccountant
 from sordino.together.federated._coordinator import RoundRecord
 from sordino.together.federated._server import Server
 

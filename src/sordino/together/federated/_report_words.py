@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from sordino.privacy import change, plural
-from sordino.together.federated._account import LEAK_UNITS
 from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._chain import LEAK_UNITS
 
 TRUST_NAMES = {
     "untrusted": "nobody but the client itself",

@@ -1,7 +1,7 @@
 """Rounds of the protocol in floats, many in one compiled program: the fast half of the simulator.
 
 The clipped sum over a cohort is the clipped sum over all examples of its blocks, so for linear models
-it is the two matrix products of `streams/linear.py`, with as many rows as the cohort has examples.
+it is the two matrix products of `parts.contributions`, with as many rows as the cohort has examples.
 Scalars (clip, rates, radius) are arguments of the compiled program: another agreement of the same shape
 compiles nothing.
 """

@@ -22,10 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
-from sordino.together.federated._account import ChainAccountant
 from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._chain import ChainAccountant, cancelled_draws, drawn, noise_key
 from sordino.together.federated._messages import Message, Refusal, Reply, RoundRequest
-from sordino.together.federated._noise import cancelled_draws, drawn, noise_key
 
 Vector = NDArray[np.float64]
 

@@ -8,10 +8,10 @@
 Three kinds of noise:
 
     gaussian   one compiled program over many rounds: the whole cohort in two matrix products (any
-               other JAX loss by `vmap`), the sum of its noise in one draw (`sum_noise.py`), all in float32.
+               other JAX loss by `vmap`), the sum of its noise in one draw (`_sum_stream.py`), in float32.
                The distribution is the protocol's, but for lattice rounding of about 1e-6.
     exact      whole lattice steps, and the secrets, keys and discrete draws of the clients and the
-               server themselves (`replay.py`): bit for bit what the protocol computes.
+               server themselves (`_replay.py`): bit for bit what the protocol computes.
     none       the same rounds without noise: no privacy, for comparison.
 
 A simulation sees everybody's data and its noise comes from a seed: it is no way to train in private.
@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 from sordino._base.errors import SordinoError, require_choice, require_count
 from sordino.privacy import Guarantee
 from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._chain import insecure_secret, order_key, permuted
 from sordino.together.federated._cohorts import Cohorts, cohorts_of
 from sordino.together.federated._contribution import ClientEvaluator
-from sordino.together.federated._noise import insecure_secret, order_key, permuted
 from sordino.together.federated._replay import Replayed, replay
 from sordino.together.federated._rounds import RoundSimulation, SimulationState
 from sordino.together.federated._sum_stream import (

@@ -40,8 +40,8 @@ from numpy.typing import NDArray
 from scipy.linalg import cholesky_banded
 
 from sordino._base.errors import SordinoError
-from sordino.together.federated._account import LEAK_UNITS, ROUNDED, ChainAccountant, chain_cost
 from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._chain import LEAK_UNITS, ROUNDED, ChainAccountant, chain_cost
 from sordino.together.federated._cohorts import Cohorts
 
 Floats = NDArray[np.float64]

@@ -66,9 +66,7 @@ class PartyCard:
         return {
             "format": CARD,
             "version": CARD_VERSION,
-            "name": self.name,
-            "public_key": self.member.public_key.hex(),
-            "certificate": self.member.certificate,
+            **self.member.to_json(),
             "examples": self.examples,
             "host": self.host,
             "port": self.port,
@@ -79,10 +77,7 @@ class PartyCard:
         try:
             if (data["format"], data["version"]) != (CARD, CARD_VERSION):
                 raise SordinoError(f"this is not a party's card of version {CARD_VERSION}")
-            member = RosterEntry(
-                data["name"], bytes.fromhex(data["public_key"]), data["certificate"]
-            )
-            return cls(member, data["examples"], data["host"], data["port"])
+            return cls(RosterEntry.from_json(data), data["examples"], data["host"], data["port"])
         except SordinoError:
             raise
         except DAMAGE:
@@ -104,7 +99,7 @@ class Consortium:
       name: of the run.
       partners: the parties, in the order of the terms' sizes; the first one is in the middle.
       terms: plan, engine, colluders, grid.
-      model: its description (`sites/models.py`), the same everywhere.
+      model: its description (`sites/_models.py`), the same everywhere.
       timeout: seconds that a turn may take.
     """
 

@@ -306,6 +306,6 @@ def _code(key: bytes, sender: str, body: bytes) -> bytes:
     return hmac.digest(key, sender.encode() + b"\0" + body, "sha256")
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = one_line(value) if isinstance(value, str) else shown(value)
     return text[:16]

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.keys import RunKey
-from sordino.parts import BLOCK, FIXED, POISSON, poisson_block, poisson_width
+from sordino.parts.sampling import BLOCK, FIXED, poisson_block, poisson_width
+from sordino.privacy import POISSON
 from sordino.together.parties._terms import Terms
 
 Rows = NDArray[np.int64]

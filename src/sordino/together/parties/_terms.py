@@ -10,7 +10,7 @@ The plan is an ordinary one with discrete noise (papers/01 1.2). Two things diff
 alone, whatever the others do. So the plan is made for ``q = max_j b_j / n_j``. Unless sizes are given,
 Poisson batches have one rate at all parties: all of them together are a Poisson batch of all records.
 
-**Noise.** It is what the engine makes (`secure/guarantee.py`): inside the computation, with exactly the
+**Noise.** It is what the engine makes (`secure/_base.py`): inside the computation, with exactly the
 planned variance, or as shares, of which those that t colluders cannot subtract have at least the
 planned variance. How far it is from an exact discrete Gaussian adds to the guarantee's distance.
 """
@@ -26,11 +26,11 @@ from typing import Any
 
 from sordino._base.codec import digest_of
 from sordino._base.errors import DAMAGE, SordinoError, require_choice, require_count, shown
-from sordino.parts import POISSON
+from sordino.engine import refuse_others
 from sordino.parts.mechanisms import MOST_DRAWS
 from sordino.planning import DISCRETE, Plan, plan
 from sordino.planning.recipes import recipe_named
-from sordino.privacy import ROW, Guarantee, require_one_row
+from sordino.privacy import POISSON, ROW, Guarantee, require_one_row
 from sordino.together.parties._encoding import growth
 from sordino.together.secure._base import (
     TrustAssumption,
@@ -184,6 +184,7 @@ class Terms:
     def verify(self) -> None:
         """Refuse terms whose plan does not give the guarantee that it states."""
         self.plan.verify()
+        refuse_others(self.plan, "training between parties")
 
     def statement(self) -> str:
         """The guarantee, and on whose behaviour it rests, in sentences."""
@@ -243,13 +244,13 @@ _ROUNDING = Fraction(1, 1 << 50)
 _ABOUT_PLAN = ("noise_multiplier", "lattice_steps", "adjacency", "unit")
 
 
-def _whole(value: Any) -> int:
+def _whole(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise SordinoError(f"a whole number is needed, not {shown(value)}")
     return value
 
 
-def _size(value: Any) -> float:
+def _size(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise SordinoError(f"a batch size is a number, not {shown(value)}")
     return value

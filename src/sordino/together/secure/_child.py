@@ -2,7 +2,7 @@
 
 An engine whose library cannot live in this process (other versions of jax, or a runtime that takes over
 the whole process) runs in a child. A child reads requests on stdin and answers on stdout, in the frames
-of `spu_side.py`, and ends when stdin does: with the process that started it, however that ends.
+of `_spu_side.py`, and ends when stdin does: with the process that started it, however that ends.
 """
 
 from __future__ import annotations

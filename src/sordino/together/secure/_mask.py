@@ -6,7 +6,7 @@ r"""The engine `mask`: vectors under pads that cancel, each with its party's own
 One turn, with m parties of which t may collude:
 
 1. Each party adds to its vector an exact discrete Gaussian share of variance ``ceil(S / (m-t))`` and its
-   pads with all others (`pads.py`), bound to the roster with its session, the turn, and the terms (length,
+   pads with all others (`_pads.py`), bound to the roster with its session, the turn, and the terms (length,
    variance, t). It sends that to the first party, which adds everything up modulo 2^64: pads cancel.
 2. The first party sends the sum to all.
 3. Each party sends to each other a code (HMAC-SHA256 under a key that only the two have) of the sum it
@@ -27,7 +27,7 @@ the sum, and anybody can stop a turn.
 party does: without them it could let models drift apart unnoticed. They do not say that the sum is right,
 and do not make the end simultaneous: a party may have returned the sum when another one gives up. That one
 asks for the same turn again, with the same vector; or, with a nonce, the others give it the sum when they
-meet again (`parties/meeting.py`), which is no secret among them.
+meet again (`parties/_meeting.py`), which is no secret among them.
 
 **Turns.** Noise is derived from the party's secret, the turn with its terms, and the vector, so the
 same call sends the same bytes again and tells nobody more. A turn with another vector would put two

@@ -1,15 +1,15 @@
 """Noised sums by MPyC: the parties compute themselves, m >= 3 of them, of which t < m/2 may collude.
 
 Every party shares its vector among all (Shamir, over the integers modulo 2^61 - 1). Together they make
-random bits that nobody knows, look them up in public tables of the discrete Gaussian (`table.py`), add, and
-open the noised sum to everybody. Passive: parties may look at all they get, but do as they should. No
+random bits that nobody knows, look them up in public tables of the discrete Gaussian (`_table.py`), add,
+and open the noised sum to everybody. Passive: parties may look at all they get, but do as they should. No
 step is statistical: given random keys of MPyC's pseudo-random sharing (128 bits, one for every group of
 m - t parties, made anew in each session), t parties see nothing but uniform shares and the sum.
 
     end = MpycSum(index, ["10.0.0.1:7000", "10.0.0.2:7000", "10.0.0.3:7000"], tls=Tls(...))
     total = end.noised_sum(values, variance=64, turn=0)
 
-MPyC has one runtime for a process: it runs in a child (`mpyc_side.py`), which ends with this object or
+MPyC has one runtime for a process: it runs in a child (`_mpyc_side.py`), which ends with this object or
 with this process. Needs the extra `mpc`.
 """
 
@@ -122,7 +122,7 @@ class MpycSum:
         return self._sent
 
     def noised_sum(self, values: Integers, variance: int, turn: int) -> Integers:
-        """See `NoisedSum`. Every entry has to be within ±2^60 over the number of parties, nearly."""
+        """See `SecureSum`. Every entry has to be within ±2^60 over the number of parties, nearly."""
         if self._child is None:
             raise SordinoError("this end of the mpyc engine is closed")
         check_values(values, LARGEST_SUM // self._parties)

@@ -1,7 +1,7 @@
-"""One party of the `mpyc` engine, as a program of its own (`mpyc_engine.py` starts it).
+"""One party of the `mpyc` engine, as a program of its own (`_mpyc_engine.py` starts it).
 
 MPyC keeps one runtime for a process, made from its command line when it is imported, and an event loop with
-it: so it gets a process. Requests and answers are the frames of `spu_side.py`.
+it: so it gets a process. Requests and answers are the frames of `_spu_side.py`.
 
     {"do": "open", "index", "addresses", "threshold", "agreed", "timeout", "tls"}    connect to all others
     {"do": "sum", "dimension", "agreed", "turn", "bits", "level_bits", "rungs"} + vector
@@ -57,7 +57,7 @@ def forbid_pickle() -> None:
 
 @dataclass(frozen=True)
 class Tables:
-    """The ladder of a sum (`table.py`), split for looking a column up by its two halves.
+    """The ladder of a sum (`_table.py`), split for looking a column up by its two halves.
 
     Attributes:
       bits, level_bits: c and L - c, of all rungs.

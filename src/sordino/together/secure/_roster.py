@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino._base.errors import DAMAGE, SordinoError, shown
-from sordino.together._certificates import NAME, certificate_fingerprint, require_certificate
+from sordino.together._certificates import (
+    certificate_fingerprint,
+    require_certificate,
+    require_name,
+)
 
 VERSION = 1
 
@@ -28,8 +32,7 @@ class RosterEntry:
     certificate: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
-            raise SordinoError(f"{shown(self.name)} is not a party's name")
+        require_name("a party", self.name)
         if not isinstance(self.public_key, bytes) or len(self.public_key) != 32:
             raise SordinoError(f"the public key of {self.name!r} must have 32 bytes")
         require_certificate(self.certificate)
@@ -37,6 +40,18 @@ class RosterEntry:
     @property
     def fingerprint(self) -> str:
         return certificate_fingerprint(self.certificate)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "public_key": self.public_key.hex(),
+            "certificate": self.certificate,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> RosterEntry:
+        """As `to_json` made it, in a table that may have more; raises what damage raises."""
+        return cls(data["name"], bytes.fromhex(data["public_key"]), data["certificate"])
 
 
 @dataclass(frozen=True)
@@ -86,14 +101,10 @@ class Roster:
         raise SordinoError(f"there is no party {shown(name)} in the roster")
 
     def to_json(self) -> dict[str, Any]:
-        members = [
-            {"name": m.name, "public_key": m.public_key.hex(), "certificate": m.certificate}
-            for m in self.members
-        ]
         return {
             "version": VERSION,
             "session": self.session,
-            "members": members,
+            "members": [member.to_json() for member in self.members],
             "host": self.host,
             "port": self.port,
         }
@@ -103,10 +114,7 @@ class Roster:
         try:
             if data["version"] != VERSION:
                 raise SordinoError(f"this roster has format version {shown(data['version'])}")
-            members = tuple(
-                RosterEntry(m["name"], bytes.fromhex(m["public_key"]), m["certificate"])
-                for m in data["members"]
-            )
+            members = tuple(RosterEntry.from_json(one) for one in data["members"])
             return cls(data["session"], members, str(data["host"]), int(data["port"]))
         except SordinoError:
             raise

@@ -3,7 +3,7 @@
 Every owner splits its vector, and random words of its own, into three parts that add up to them modulo
 2^64, and sends one to each node: a part alone is uniformly random. Each node adds up what it got and goes
 into a computation with the other two, in which the words of all owners (uniform if one of them is) are
-looked up in public tables of the discrete Gaussian (`table.py`). All that is opened is the noised sum,
+looked up in public tables of the discrete Gaussian (`_table.py`). All that is opened is the noised sum,
 which each owner gets from all three nodes and compares.
 
 Nodes 0, 1 and 2 are run by parties 0, 1 and 2, beside this process, in an environment of their own: SPU
@@ -139,7 +139,7 @@ class SpuSum:
         )
 
     def noised_sum(self, values: Integers, variance: int, turn: int) -> Integers:
-        """See `NoisedSum`. Every entry has to be within ±2^62 over the number of parties."""
+        """See `SecureSum`. Every entry has to be within ±2^62 over the number of parties."""
         if not self._connections:
             raise SordinoError("this end of the spu engine is closed")
         check_values(values, LARGEST_SUM // self._parties)

@@ -1,4 +1,4 @@
-"""One compute node of the `spu` engine, as a program of its own (`spu_engine.py` starts it).
+"""One compute node of the `spu` engine, as a program of its own (`_spu_engine.py` starts it).
 
 It runs in SPU's environment, whose jax and numpy are older than Sordino's, and so imports nothing of
 Sordino. Requests come in on stdin and answers go out on stdout, in frames: the lengths of a head and of a
@@ -83,7 +83,7 @@ def drawing(words: int, bits: int, rungs: int) -> Callable[..., Any]:
     """The program over secret inputs: the sum of all first rows, and noise from the other rows.
 
     One word of 64 bits is a sign, a column of `bits` bits and the upper part of the level; a second
-    word holds the 63 lower bits of a longer level. See `table.py` for what they are compared with, and for
+    word holds the 63 lower bits of a longer level. See `_table.py` for what they are compared with, and for
     the rungs: all are drawn at once, each from words of its own. A column of c bits is looked up by its
     two halves: one entry in 2^(c/2) of either is 1, one product with the public table is free, and one of
     secret numbers is left for every entry of one half. Tables and factors are inputs, so that another
@@ -162,7 +162,7 @@ class Node:
             desc.add_party(f"node{i}", link)
         self._rank, self._others = rank, others
         self._link = self._lib.link.create_brpc(desc, rank)
-        # The only protocol that is used here: see docs of `spu_engine.py` for why.
+        # The only protocol that is used here: see docs of `_spu_engine.py` for why.
         config = self._lib.RuntimeConfig(self._lib.ProtocolKind.ABY3, self._lib.FieldType.FM64, 18)
         self._io, self._runtime = (
             self._spu.Io(NODES, config),

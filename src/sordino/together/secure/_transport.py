@@ -1,7 +1,7 @@
 """Messages between parties: a star of mutually authenticated TLS connections around the first party.
 
-    roster = Roster("study-7", (Member("north", key, certificate), ...), "north.example.org", 7001)
-    with Star.join(roster, "south", Path("south.crt"), Path("south.key"), timeout=60) as star:
+    roster = Roster("study-7", (RosterEntry("north", key, certificate), ...), "north.example.org", 7001)
+    with StarTransport.join(roster, "south", Path("south.crt"), Path("south.key"), timeout=60) as star:
         star.send("north", kind=1, turn=5, body=b"...")
         answer = star.receive("north", kind=2, turn=5)
 

@@ -42,10 +42,10 @@ from sordino.together._certificates import (
     create_server_certificate,
 )
 from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._chain import SECRET_BYTES
 from sordino.together.federated._contribution import flattened
 from sordino.together.federated._coordinator import DurableServer
 from sordino.together.federated._durable import ClientConfig, DurableClient
-from sordino.together.federated._noise import SECRET_BYTES
 from sordino.together.federated._server import Server
 from sordino.together.sites._models import ModelSpec, load_model_description
 

@@ -12,12 +12,12 @@ import numpy as np
 from sordino._base.errors import SordinoError, require_choice
 from sordino._base.keystore import KeyStore
 from sordino.together.federated._agreement import Agreement
+from sordino.together.federated._chain import fresh_secret, insecure_secret
 from sordino.together.federated._cohorts import Cohorts
 from sordino.together.federated._contribution import flattened
 from sordino.together.federated._coordinator import DurableServer, RoundRecord
 from sordino.together.federated._durable import ClientConfig, DurableClient, VolatileClient
 from sordino.together.federated._messages import Coordinator, Endpoint
-from sordino.together.federated._noise import fresh_secret, insecure_secret
 from sordino.together.federated._server import Server
 from sordino.together.federated._sum_stream import SumStream
 from sordino.together.secure._pads import new_private_key, public_key

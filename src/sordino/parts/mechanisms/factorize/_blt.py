@@ -28,8 +28,7 @@ from sordino._base.errors import (
     require_positive,
     shown,
 )
-from sordino.parts.mechanisms._filters import lfilter
-from sordino.parts.mechanisms._workloads import Workload
+from sordino.parts.mechanisms._workloads import Workload, lfilter
 from sordino.parts.mechanisms.factorize import _geometric
 from sordino.parts.mechanisms.factorize._toeplitz import resolve_participation
 

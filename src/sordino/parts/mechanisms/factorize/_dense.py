@@ -29,8 +29,7 @@ from scipy.linalg import LinAlgError, cholesky, svd
 
 from sordino._base.errors import SordinoError, require_count, require_positive
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
-from sordino.parts.mechanisms.factorize._error import dense_error, rmse
-from sordino.parts.mechanisms.factorize._linear import workload_matrix
+from sordino.parts.mechanisms.factorize._error import dense_error, rmse, workload_matrix
 
 Array = npt.NDArray[np.float64]
 # Patterns of equal length k go together: indices [patterns, k], blocks [patterns, k, k].

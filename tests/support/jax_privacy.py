@@ -1,8 +1,7 @@
-"""What this package takes from jax-privacy; the only module here that imports it.
+"""A second opinion on sensitivities and BLT algebra, by jax-privacy.
 
 Its solvers are not used: those of ``factorize`` reach the same or a lower error in a hundredth of
-the time and for every workload. What remains is an independent second opinion on sensitivities and
-BLT algebra, which the tests ask for. The imports are lazy, because jax-privacy costs a second, and
+the time and for every workload. The imports are lazy, because jax-privacy costs a second, and
 everything runs under x64, because its float32 defaults can round a sensitivity down.
 """
 

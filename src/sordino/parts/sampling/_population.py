@@ -14,26 +14,11 @@ from sordino._base.errors import (
     require_fraction,
     require_positive,
 )
-from sordino.privacy import POISSON as POISSON
-from sordino.privacy import WITHOUT_REPLACEMENT as WITHOUT_REPLACEMENT
-from sordino.privacy import Adjacency, FixedBatches, FreshPermutations, Participation
-
-FIXED = "fixed"
-RESHUFFLED = "reshuffled"
-SAMPLINGS = {
-    FIXED: "the same batches every epoch, in one public order",
-    RESHUFFLED: "a fresh public permutation every epoch (accounted for its worst case)",
-    POISSON: "Poisson batches: every example independently, secretly, in each step",
-    WITHOUT_REPLACEMENT: "secret batches of fixed size, drawn without replacement in each step",
-}
-# The adjacency each kind of batch is naturally stated under.
-NATURAL_ADJACENCY = {
-    FIXED: "zero-out",
-    RESHUFFLED: "zero-out",
-    POISSON: "add-remove",
-    WITHOUT_REPLACEMENT: Adjacency.REPLACE_ONE.value,
-}
-
+from sordino._base.keys import RunKey
+from sordino.parts.sampling._base import SAMPLINGS, Indices, Mask, Sampling
+from sordino.parts.sampling._public import FixedOrder
+from sordino.parts.sampling._secret import Poisson
+from sordino.privacy import Participation
 
 LARGEST_EPSILON = 1000.0
 # The analysis holds a few numbers for each step; nobody trains longer.
@@ -77,7 +62,7 @@ class Population:
     examples: int
     batch_size: int
     steps: int
-    sampling: str = FIXED
+    sampling: str = FixedOrder.kind
     order_seed: int | None = 0
     first_batch: int | None = None
 
@@ -107,13 +92,18 @@ class Population:
                 )
 
     @property
+    def kind(self) -> Sampling:
+        """The kind of sampling that `sampling` names."""
+        return SAMPLINGS[self.sampling]
+
+    @property
     def is_secret(self) -> bool:
         """Whether the batches are random and must stay unseen (amplification)."""
-        return self.sampling in (POISSON, WITHOUT_REPLACEMENT)
+        return self.kind.secret
 
     @property
     def is_full_batch(self) -> bool:
-        return self.batch_size == self.examples and self.sampling != POISSON
+        return self.batch_size == self.examples and self.sampling != Poisson.kind
 
     @property
     def steps_per_epoch(self) -> int:
@@ -131,10 +121,7 @@ class Population:
     @property
     def gradient_evaluations(self) -> int:
         """Expected number of per-example gradients in the whole run (at one per example)."""
-        if self.sampling in (FIXED, RESHUFFLED):
-            whole, rest = divmod(self.steps, self.steps_per_epoch)
-            return whole * self.examples + min(rest * self.batch_size, self.examples)
-        return sum(size * count for size, count in self.batch_sizes())
+        return self.kind.evaluations(self)
 
     def batch_sizes(self) -> tuple[tuple[int, int], ...]:
         """Planned batch sizes with the number of steps that have them, in order."""
@@ -149,16 +136,14 @@ class Population:
 
     def participation(self) -> Participation:
         """The rule for the non-amplified analysis; secret batches may include anyone, every step."""
-        if self.sampling == FIXED:
-            return FixedBatches(self.steps, self.steps_per_epoch)
-        if self.sampling == RESHUFFLED:
-            return FreshPermutations(self.steps, self.steps_per_epoch)
-        return FixedBatches(self.steps, separation=1)
+        return self.kind.participation(self)
+
+    def batches(self, key: RunKey, first: int, count: int) -> tuple[Indices, Mask]:
+        """Rows of steps ``first .. first+count-1``: indices and mask, both (count, width)."""
+        return self.kind.batches(self, key, first, count)
 
     def describe(self) -> str:
-        if self.is_full_batch:
-            return "all examples in every step"
-        return SAMPLINGS[self.sampling]
+        return "all examples in every step" if self.is_full_batch else self.kind.title
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
