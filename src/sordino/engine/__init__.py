@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from sordino.engine._records import check_rows as check_rows
     from sordino.engine._records import prepare as prepare
     from sordino.engine._records import row_count as row_count
+    from sordino.engine._release import add_noise as add_noise
     from sordino.engine._run import Driver as Driver
     from sordino.engine._run import TrainingRun as TrainingRun
     from sordino.engine._run import chunk_starts as chunk_starts
@@ -72,7 +73,6 @@ if TYPE_CHECKING:
     from sordino.engine._stepper import StepNow as StepNow
     from sordino.engine._stepper import Stepper as Stepper
     from sordino.engine._stepper import StepTable as StepTable
-    from sordino.engine._stepper import add_noise as add_noise
     from sordino.engine._stepper import compiled_apply as compiled_apply
     from sordino.engine._stepper import stepper_of as stepper_of
     from sordino.engine._train import RUNNERS as RUNNERS

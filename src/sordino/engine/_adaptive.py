@@ -38,8 +38,9 @@ from sordino._base.keys import RunKey
 from sordino._base.types import PyTree
 from sordino.engine._noise import Layout
 from sordino.engine._records import Records, as_parameters, as_records, check_rows, prepare
+from sordino.engine._release import add_noise, estimate_of
 from sordino.engine._run import CHECKPOINTS, DRIVERS, POINTS, PublicState
-from sordino.engine._stepper import Loss, Optimizer, Penalty, add_noise, estimate_of, evaluator_of
+from sordino.engine._stepper import Loss, Optimizer, Penalty, evaluator_of
 from sordino.parts import LinearLoss, even_width, float32_down
 from sordino.parts.contributions import Batch, Evaluator, LinearEvaluator, VmapEvaluator
 from sordino.parts.mechanisms import gaussian_key, standard_normal_rows
