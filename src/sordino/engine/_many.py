@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from sordino._base.keys import RunKey
 from sordino._base.types import PyTree
 from sordino.engine._noise import DrawnRows, GaussianNoise, NoiseSource, NoiseState
-from sordino.engine._records import Picked, Records, Slices
+from sordino.engine._records import BatchRows, Picked, Records, Slices, joined
 from sordino.engine._run import TrainingRun, chosen_step, scan_chunk
 from sordino.engine._stepper import Loss, State, StepNow, Stepper
 from sordino.engine._train import train
@@ -28,7 +26,6 @@ from sordino.parts.mechanisms import KEY_WORDS, Dense, LatticeNoise, threefry_ke
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan
 
-Number = TypeVar("Number", bound=np.generic)
 # Numbers that the noise of the runs that go together may take (1 GB).
 MOST_ENTRIES = 1 << 28
 
@@ -149,15 +146,10 @@ def seeded_noise_keys(seeds: tuple[int, ...]) -> jax.Array:
 @lru_cache(maxsize=32)
 def secret_batches(
     population: Population, seeds: tuple[int, ...], first: int, steps: int
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+) -> BatchRows:
     """The secret batches of some runs: indices and mask (runs, steps, width)."""
     drawn = [population.batches(RunKey.from_insecure_seed(seed), first, steps) for seed in seeds]
-    width = max(indices.shape[1] for indices, _ in drawn)
-
-    def joined(parts: Sequence[NDArray[Number]]) -> NDArray[Number]:
-        return np.stack([np.pad(p, ((0, 0), (0, width - p.shape[1]))) for p in parts])
-
-    return joined([indices for indices, _ in drawn]), joined([mask for _, mask in drawn])
+    return joined(np.stack, drawn)
 
 
 def can_be_mapped(plan: Plan, loss: Loss) -> bool:

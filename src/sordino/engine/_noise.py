@@ -107,23 +107,6 @@ class DrawnRows:
         return self.layout.cut(self.values), state
 
 
-class RunNoise(Protocol):
-    """The noise of a whole run, on the host."""
-
-    @property
-    def layout(self) -> Layout:
-        """How its rows are cut."""
-        ...
-
-    def init(self) -> NoiseState:
-        """The noise state before step 0."""
-        ...
-
-    def chunk(self, first: int, count: int) -> NoiseSource:
-        """What the steps ``first .. first+count-1`` take their rows from."""
-        ...
-
-
 @dataclass(frozen=True)
 class KeyedNoise:
     """Gaussian noise of a run: every chunk makes its rows from the run's key."""
@@ -135,9 +118,11 @@ class KeyedNoise:
         return self.source.layout
 
     def init(self) -> NoiseState:
+        """The noise state before step 0."""
         return self.source.mechanism.start(self.layout.size)
 
     def chunk(self, first: int, count: int) -> NoiseSource:
+        """What the steps ``first .. first+count-1`` take their rows from."""
         return self.source
 
 
@@ -152,11 +137,10 @@ class HostNoise:
         return ()
 
     def chunk(self, first: int, count: int) -> NoiseSource:
-        return DrawnRows(self.values(first, count), self.layout)
+        return DrawnRows(self.lattice.rows(first, count), self.layout)
 
-    def values(self, first: int, count: int) -> NDArray[np.int32]:
-        """The rows as they were drawn, int32 (count, size)."""
-        return self.lattice.rows(first, count)
+
+RunNoise = KeyedNoise | HostNoise
 
 
 def run_noise(plan: Plan, layout: Layout, key: RunKey) -> RunNoise:

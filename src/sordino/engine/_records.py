@@ -19,6 +19,7 @@ them; else each chunk of steps comes with the rows of its batches.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -221,6 +222,13 @@ def batch_at(slices: Slices | None, records: Records, t: jax.Array, picked: Pick
         return records.take(*picked)
     assert slices is not None
     return slices.batch(records, t)
+
+
+def joined(join: Callable[..., PyTree], parts: list[BatchRows]) -> BatchRows:
+    """Rows and masks of several batches, padded to one width, by `np.stack` or `np.concatenate`."""
+    width = max(mask.shape[1] for _, mask in parts)
+    wide = [[np.pad(one, ((0, 0), (0, width - one.shape[1]))) for one in part] for part in parts]
+    return join([rows for rows, _ in wide]), join([mask for _, mask in wide])
 
 
 @partial(jax.jit, static_argnames=("evaluator", "rows"))

@@ -332,10 +332,7 @@ def fitted_lattice(run: Training, most_steps: int | None = None) -> Lattice:
         largest = min(population.examples, largest + math.ceil(8 * math.sqrt(largest)) + 32)
     bounds = run.contribution.bounds(population.steps)
     finest = Lattice.fitted(
-        bounds=bounds,
-        stds=run.noise_stds(),
-        mechanism=run.mechanism,
-        largest_batch=largest,
+        bounds=bounds, stds=run.noise_stds(), mechanism=run.mechanism, largest_batch=largest
     )
     if most_steps is None:
         return finest

@@ -245,11 +245,7 @@ for _option in (
         decided_by_run=True,
     ),
     Option(
-        "learning_rate",
-        float,
-        "step size, by default the recipe's",
-        low=0,
-        decided_by_run=True,
+        "learning_rate", float, "step size, by default the recipe's", low=0, decided_by_run=True
     ),
     Option(
         "momentum",
@@ -282,11 +278,7 @@ for _option in (
     ),
     Option("radius", float, "iterates stay in the ball of this radius", low=0, decided_by_run=True),
     Option(
-        "output",
-        str,
-        "which iterate is returned",
-        choices=("last", "random"),
-        decided_by_run=True,
+        "output", str, "which iterate is returned", choices=("last", "random"), decided_by_run=True
     ),
     Option(
         "step_length",

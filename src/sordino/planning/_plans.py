@@ -317,10 +317,7 @@ class Plan:
         """The guarantee that the fields give, for what the stated one is about."""
         stated = self.guarantee
         return guarantee_of_all(
-            self.queries,
-            adjacency=stated.adjacency,
-            unit=stated.unit,
-            delta_hint=stated.delta_hint,
+            self.queries, adjacency=stated.adjacency, unit=stated.unit, delta_hint=stated.delta_hint
         )
 
     def _verify(self) -> bool:
@@ -400,10 +397,7 @@ class Plan:
             ),
             ("update", AdaptiveBudget.update if recipe.adaptive else self.update.describe()),
             ("gradient evaluations", f"{self.gradient_evaluations:,}"),
-            (
-                "noise memory",
-                f"{self.mechanism.state_vectors() + 1:,} vectors of the model's size",
-            ),
+            ("noise memory", f"{self.mechanism.state_vectors() + 1:,} vectors of the model's size"),
             ("plan", self.hash[:16]),
         ]
         silent = () if recipe.private else ("noise", "noise per step", "predicted error")

@@ -206,13 +206,7 @@ def _dp_srgd(
     T = n // B
     beta = M + 2 * zeta * n**1.5 / (D * B**2)
     _require(beta >= 2 * M * T, _THEOREM_4_10, f"beta {beta:g} is below 2 M T = {2 * M * T:g}")
-    return {
-        "steps": float(T),
-        "batch_size": float(B),
-        "beta": beta,
-        "clip": zeta,
-        "radius": D / 2,
-    }
+    return {"steps": float(T), "batch_size": float(B), "beta": beta, "clip": zeta, "radius": D / 2}
 
 
 def _largest_batch(

@@ -322,11 +322,7 @@ OURS = (
         title="private gradient descent on all examples, with bias-corrected momentum",
         contribution=Gradient,
         full_batch=True,
-        options={
-            "learning_rate": 1.0,
-            "momentum": 0.9,
-            "optimizer": "bias-corrected",
-        },
+        options={"learning_rate": 1.0, "momentum": 0.9, "optimizer": "bias-corrected"},
         reference="On dynamic noise influence in differentially private learning (paper 04)",
         use_when="as dp-gd, where the noise of single steps should be averaged; it also makes "
         "the best noise schedule nearly flat",
@@ -392,10 +388,7 @@ OURS = (
         contribution=WeightedRecursive,
         mechanisms=(*GENERAL, "blt", "toeplitz"),
         optimizers=("nesterov",),
-        options={
-            "kappa": 0.5,
-            "learning_rate": 0.1,
-        },
+        options={"kappa": 0.5, "learning_rate": 0.1},
         reference="Choquette-Choo, Ganesh & Thakurta 2024, Algorithm 1 (paper 03), corrected",
         use_when="smooth convex problems in one pass with large batches",
         avoid_when="gradients are rough: the weights t amplify every change between steps, and "
@@ -432,11 +425,7 @@ OURS = (
         contribution=Gradient,
         mechanisms=CORRELATED,
         samplings=PUBLIC,
-        options={
-            "optimizer": "normalized",
-            "momentum": 0.9,
-            "learning_rate": 0.05,
-        },
+        options={"optimizer": "normalized", "momentum": 0.9, "learning_rate": 0.05},
         reference="Tran & Cutkosky 2022, Algorithm 1 (paper 00)",
         use_when="gradient norms vary widely and a step length is easier to choose than a "
         "learning rate; mechanism 'tree' is the paper's own",
@@ -538,11 +527,7 @@ OURS = (
         schedules=("uniform",),
         samplings=(*PUBLIC, *SECRET),
         optimizers=("nesterov",),
-        options={
-            "kappa": 0.5,
-            "learning_rate": 0.1,
-            "clip": NO_CLIP,
-        },
+        options={"kappa": 0.5, "learning_rate": 0.1, "clip": NO_CLIP},
         private=False,
         reference="Allen-Zhu & Orecchia 2014; Bansal & Gupta 2019",
         use_when="dp-srgd is to be compared with its limit without privacy",

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from sordino._base.errors import SordinoError
 from sordino._base.keys import RunKey
 from sordino._base.types import PyTree
 from sordino.engine._noise import GaussianNoise, Layout, parameter_count
-from sordino.engine._records import BatchRows, Picked, Records, Slices, as_records
+from sordino.engine._records import BatchRows, Picked, Records, Slices, as_records, joined
 from sordino.engine._run import TrainingRun, chosen_step, scan_steps
 from sordino.engine._stepper import Loss, Optimizer, State, StepNow, Stepper, StepTable
 from sordino.parts import LinearLoss, Population
@@ -34,7 +34,6 @@ from sordino.parts.schedules import AdaptiveBudget, PublicData
 from sordino.planning import Plan
 
 Array = NDArray[np.float64]
-T = TypeVar("T", bound=np.generic)
 Objective = Callable[[PyTree], jax.Array]
 # Numbers that the simulated runs may hold at a time (256 MB).
 MEMORY = 1 << 26
@@ -220,7 +219,7 @@ class Proxy:
     def _draw(self, keys: list[RunKey]) -> Draw:
         steps, picked = self.population.steps, None
         if self.population.is_secret:
-            picked = _joined(np.stack, [_secret_batches(self.population, key) for key in keys])
+            picked = joined(np.stack, [_secret_batches(self.population, key) for key in keys])
         # Stacked on the host: a device stack of a thousand keys takes seconds to compile.
         words = np.stack([jax.random.key_data(gaussian_key(key, "gradient")) for key in keys])
         return Draw(
@@ -307,14 +306,4 @@ def _secret_batches(population: Population, key: RunKey) -> BatchRows:
     if population.first_batch is None or population.steps == 1:
         return population.batches(key, 0, population.steps)
     first = population.batches(key, 0, 1)
-    return _joined(np.concatenate, [first, population.batches(key, 1, population.steps - 1)])
-
-
-def _joined(join: Callable[..., PyTree], parts: list[BatchRows]) -> BatchRows:
-    """Indices and masks, padded to one width and joined."""
-    width = max(mask.shape[1] for _, mask in parts)
-
-    def wide(rows: NDArray[T]) -> NDArray[T]:
-        return np.pad(rows, ((0, 0), (0, width - rows.shape[1])))
-
-    return join([wide(indices) for indices, _ in parts]), join([wide(mask) for _, mask in parts])
+    return joined(np.concatenate, [first, population.batches(key, 1, population.steps - 1)])
