@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from sordino._base.errors import (
     shown,
 )
 from sordino._base.files import write_atomically
+from sordino._base.types import Json
 from sordino.parts import Population
 from sordino.parts.contributions import Contribution
 from sordino.parts.mechanisms import Lattice, LinearMap, Mechanism, Variances
@@ -34,6 +35,9 @@ from sordino.planning._query import Query, guarantee_of_all, query_from_json
 from sordino.planning._training import Training, plan_field
 from sordino.planning.recipes import recipe_named
 from sordino.privacy import Guarantee
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FORMAT = "sordino-plan"
 # A plan of the training run alone is written as version 2, as it always was: its hash is its identity.
@@ -239,15 +243,15 @@ class Plan:
         for part in (self.mechanism, self.schedule, self.contribution):
             _make_read_only(part)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # What was verified here is verified again elsewhere: a copy may be edited on the way.
         return {name: value for name, value in self.__dict__.items() if name != "_verified"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._make_read_only()  # copies of arrays can be written to
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain, versioned data; floats and arrays read back bit for bit."""
         stated = {
             "guarantee": self.guarantee.to_json(),
@@ -271,7 +275,7 @@ class Plan:
         }
 
     @classmethod
-    def from_json(cls, data: Any) -> Plan:
+    def from_json(cls, data: object) -> Plan:
         """The plan that `to_json` described, its guarantee computed anew and compared."""
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise SordinoError(f"this is not a plan: the field 'format' must be {FORMAT!r}")
@@ -419,7 +423,7 @@ class Plan:
     def __repr__(self) -> str:
         return f"<Plan {self.recipe} {self.hash[:12]}: {self.guarantee.sentence()}>"
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Noise per step and predicted error as a matplotlib figure (saved to `path` if given)."""
         from sordino.report import plan_figure
 
@@ -429,7 +433,7 @@ class Plan:
         return figure
 
 
-def _make_read_only(part: Any) -> None:
+def _make_read_only(part: object) -> None:
     """No array inside a part of a plan can be edited in place."""
     if isinstance(part, np.ndarray):
         part.flags.writeable = False
@@ -443,11 +447,11 @@ def _make_read_only(part: Any) -> None:
             _make_read_only(value)
 
 
-def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _optional(read: Callable[[float], float]) -> Callable[[float | None], float | None]:
     return lambda value: None if value is None else read(value)
 
 
-def _queries_from_json(found: Any) -> tuple[Query, ...]:
+def _queries_from_json(found: object) -> tuple[Query, ...]:
     if not isinstance(found, list) or len(found) < 2:
         raise SordinoError("a composed plan has a list of two queries or more")
     return tuple(query_from_json(one) for one in found)
