@@ -14,9 +14,8 @@ import pytest
 from sordino import Ledger, PrivateClassifier, PrivateRegressor, PrivateSearch
 from sordino._base.errors import PrivacyWarning, SordinoError
 from sordino.models._estimators import checked_classes
-from sordino.models._features import Numeric
 from sordino.models._rows import RowPreparation
-from sordino.models._schema import Schema
+from sordino.models._schema import Numeric, Schema
 from sordino.models._search import _NoisyScore
 
 ROWS = 60

@@ -22,9 +22,16 @@ from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 
 from sordino._base.errors import SordinoError
-from sordino.models._checks import NO_LABELS, checked_labels, checked_targets, discreetly, is_text
-from sordino.models._features import parse_bounds
-from sordino.models._linear import Inspected, PrivateLinear
+from sordino.models._checks import discreetly
+from sordino.models._linear import (
+    NO_LABELS,
+    Inspected,
+    PrivateLinear,
+    checked_labels,
+    checked_targets,
+    is_text,
+)
+from sordino.models._schema import parse_bounds
 from sordino.parts import LeastSquares, LinearLoss, Logistic, Softmax
 
 

@@ -14,8 +14,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sordino._base.errors import PrivacyWarning, SordinoError, nearest
-from sordino.models._features import Categorical, Column, Numeric, Value, numbers_of, parse_values
-from sordino.models._schema import Schema, check_columns
+from sordino.models._schema import (
+    Categorical,
+    Column,
+    Numeric,
+    Schema,
+    Value,
+    check_columns,
+    numbers_of,
+    parse_values,
+)
 
 # A text column with more values than this is an identifier or free text, not a category.
 MOST_VALUES = 256

@@ -22,8 +22,7 @@ from sklearn.utils.validation import _num_samples
 
 from sordino._base.errors import PrivacyWarning, SordinoError
 from sordino.engine import compilation_cache
-from sordino.models._checks import checked_labels, checked_targets
-from sordino.models._linear import Inspected, PrivateLinear
+from sordino.models._linear import Inspected, PrivateLinear, checked_labels, checked_targets
 from sordino.privacy import Guarantee
 
 # What is declared about the data: it decides what of the data is refused, and what is warned about.

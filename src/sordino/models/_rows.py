@@ -28,8 +28,7 @@ from scipy import sparse
 from scipy.linalg import eigh
 
 from sordino._base.errors import SordinoError
-from sordino.models._features import Numeric
-from sordino.models._schema import Schema
+from sordino.models._schema import Numeric, Schema
 
 Array = NDArray[np.float32]
 # Directions that vary less than this share of the first one are not stretched any further.

@@ -44,9 +44,17 @@ from sordino._base.errors import (
 )
 from sordino._base.keys import RunKey
 from sordino.engine import LedgerAccount, Source
-from sordino.models._checks import check_lengths, discreetly
-from sordino.models._fits import note_fit, one_release, refuse_folds, source_of
-from sordino.models._linear import DELTA_TIMES_ROWS, PrivateLinear, _seed
+from sordino.models._checks import discreetly
+from sordino.models._linear import (
+    DELTA_TIMES_ROWS,
+    PrivateLinear,
+    _seed,
+    check_lengths,
+    note_fit,
+    one_release,
+    refuse_folds,
+    source_of,
+)
 from sordino.models._rehearsal import Rehearsal, members, said_once, unsaid
 from sordino.planning import Plan
 from sordino.privacy import (
