@@ -8,13 +8,24 @@ names alone; anything else is said in a sentence of ours, with no other error be
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from sordino._base.errors import SordinoError
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from scipy.sparse import csr_matrix
+
 Result = TypeVar("Result")
+# What is predicted: text or numbers (rows,).
+Labels: TypeAlias = NDArray[Any]
+# A row for each record, once checked: numbers, dense or sparse, or named columns.
+Rows: TypeAlias = "NDArray[Any] | csr_matrix | pd.DataFrame"
+# The same as a caller gives them.
+Features: TypeAlias = "ArrayLike | csr_matrix | pd.DataFrame"
 
 # How messages of scikit-learn begin that hold no value of a record.
 _HARMLESS = (

@@ -19,28 +19,36 @@ import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sordino._base.errors import PrivacyWarning, SordinoError, one_line, shown
+from sordino._base.types import Json
+from sordino.models._checks import Labels
 from sordino.models._rows import RowPreparation
 from sordino.models._schema import Schema, parse_bounds, parse_values
+
+if TYPE_CHECKING:
+    from sordino.models._estimators import PrivateClassifier, PrivateRegressor
+    from sordino.models._linear import PrivateLinear
 
 FORMAT = "sordino-model 1"
 
 
-def model_bytes(model: Any, target: str) -> bytes:
-    """The file for a fitted estimator whose columns are described by a schema."""
-    arrays: dict[str, Any] = {
+def model_bytes(model: PrivateLinear | SimpleNamespace, target: str) -> bytes:
+    """The file for a fitted estimator, or what has its attributes; its columns have a schema."""
+    schema: Schema | None = model.schema_
+    assert schema is not None
+    arrays: dict[str, Labels] = {
         "format": np.array(FORMAT),
         "coef": model.coef_,
         "intercept": model.intercept_,
-        "feature_names": np.array(model.schema_.feature_names, dtype=str),
+        "feature_names": np.array(schema.feature_names, dtype=str),
         "target": np.array(target),
-        "schema": np.array(json.dumps(model.schema_.to_json())),
-        "radius": np.array(RowPreparation(model.schema_).radius(model.n_features_in_)),
+        "schema": np.array(json.dumps(schema.to_json())),
+        "radius": np.array(RowPreparation(schema).radius(model.n_features_in_)),
     }
     if hasattr(model, "classes_"):
         classes = np.asarray(model.classes_)
@@ -52,7 +60,7 @@ def model_bytes(model: Any, target: str) -> bytes:
     return buffer.getvalue()
 
 
-def load_model(path: str | os.PathLike[str]) -> tuple[Any, str]:
+def load_model(path: str | os.PathLike[str]) -> tuple[PrivateClassifier | PrivateRegressor, str]:
     """The fitted estimator in a file of `model_bytes`, and the name of its target.
 
     Nothing in the file is believed: no code in it is run, nothing larger than the file itself is
@@ -101,7 +109,7 @@ class _Arrays:
     def __contains__(self, name: str) -> bool:
         return f"{name}.npy" in self._members
 
-    def array(self, name: str, kinds: str, dimensions: int | None = None) -> NDArray[Any]:
+    def array(self, name: str, kinds: str, dimensions: int | None = None) -> Labels:
         """An array whose numpy kind is one of `kinds` (as in "fU")."""
         if name not in self:
             raise ValueError(f"it has no field {name!r}")
@@ -132,7 +140,7 @@ _HEADER = re.compile(
 )
 
 
-def _array(name: str, data: bytes) -> NDArray[Any]:
+def _array(name: str, data: bytes) -> Labels:
     header = _HEADER.match(data)
     if header is None:
         raise ValueError(f"its field {name!r} is not an array of numbers or text")
@@ -150,7 +158,7 @@ def _array(name: str, data: bytes) -> NDArray[Any]:
     return np.frombuffer(body, kind).reshape(shape, order=order)
 
 
-def _model(arrays: _Arrays) -> Any:
+def _model(arrays: _Arrays) -> PrivateClassifier | PrivateRegressor:
     # Not above: whoever only compares hashes needs no scikit-learn.
     from sordino.models._estimators import PrivateClassifier, PrivateRegressor
 
@@ -160,7 +168,7 @@ def _model(arrays: _Arrays) -> Any:
         raise ValueError("its schema is nested too deeply") from None
     schema = Schema.from_json(described)
     coef, intercept = arrays.array("coef", "f"), arrays.array("intercept", "f")
-    model: Any
+    model: PrivateClassifier | PrivateRegressor
     if "classes" in arrays:
         model = PrivateClassifier()
         model.classes_ = arrays.array("classes", "Uiufb", 1)
@@ -199,7 +207,7 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def read_record(folder: Path) -> Mapping[str, Any]:
+def read_record(folder: Path) -> Json:
     """A folder's guarantee.json."""
     where = folder / GUARANTEE
     try:
@@ -229,7 +237,7 @@ def recorded(folder: Path) -> Mapping[str, str] | None:
     return hashes
 
 
-def _is_of_train(record: Mapping[str, Any]) -> bool:
+def _is_of_train(record: Json) -> bool:
     return {"plan", "notes", "sordino"} <= set(record)
 
 

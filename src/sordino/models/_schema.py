@@ -20,13 +20,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, nearest, one_line, require_count, shown
+from sordino._base.types import Json
 from sordino.models._checks import checked_numbers, discreetly
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Value = str | int | float | bool
 
@@ -48,7 +52,7 @@ class Numeric:
     def feature_names(self) -> tuple[str, ...]:
         return (self.name,)
 
-    def encode(self, series: Any) -> NDArray[np.float32]:
+    def encode(self, series: pd.Series) -> NDArray[np.float32]:
         """``[low, high] -> [-1, 1]``, missing values -> 0; shape (rows, 1)."""
         values = numbers_of(self.name, series)
         middle, half = self.low / 2 + self.high / 2, (self.high - self.low) / 2
@@ -57,7 +61,7 @@ class Numeric:
             scaled = np.clip((values - middle) / half, -1.0, 1.0)
             return np.nan_to_num(scaled, nan=0.0).astype(np.float32)[:, None]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {"name": self.name, "low": self.low, "high": self.high}
 
 
@@ -76,7 +80,7 @@ class Categorical:
     def feature_names(self) -> tuple[str, ...]:
         return tuple(f"{self.name}={value}" for value in self.values)
 
-    def encode(self, series: Any) -> NDArray[np.float32]:
+    def encode(self, series: pd.Series) -> NDArray[np.float32]:
         """One indicator per value, all zero where missing or unknown; shape (rows, values)."""
         import pandas as pd
 
@@ -105,7 +109,7 @@ class Categorical:
         hot: NDArray[np.bool_] = codes[:, None] == np.arange(len(self.values))
         return hot.astype(np.float32)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {"name": self.name, "values": list(self.values)}
 
 
@@ -158,7 +162,7 @@ def check_text(what: str, text: str) -> None:
         raise SordinoError(f"{what} is not valid Unicode text: {shown(text)}") from None
 
 
-def numbers_of(name: str, series: Any) -> NDArray[np.float64]:
+def numbers_of(name: str, series: pd.Series) -> NDArray[np.float64]:
     """A column as float64 with NaN where missing; text is refused without quoting it."""
     import pandas as pd
 
@@ -249,7 +253,7 @@ class Schema:
         """The categorical columns' values, as the estimators' `categories` takes them."""
         return {c.name: c.values for c in self.columns if isinstance(c, Categorical)}
 
-    def encode(self, frame: Any) -> NDArray[np.float32]:
+    def encode(self, frame: pd.DataFrame) -> NDArray[np.float32]:
         """The features of a DataFrame as float32 (rows, `width`), each row by itself.
 
         Numeric columns are clipped to their bounds and mapped to [-1, 1], missing ones become 0
@@ -260,19 +264,19 @@ class Schema:
         parts = [column.encode(frame[column.name]) for column in self.columns]
         return np.concatenate(parts, axis=1)
 
-    def split(self, frame: Any) -> tuple[Any, Any]:
+    def split(self, frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
         """The feature columns and the target column of a DataFrame."""
         if self.target is None:
             raise SordinoError("the schema names no target column")
         check_columns(frame, (*self.names, self.target))
         return frame[list(self.names)], frame[self.target]
 
-    def check_columns(self, frame: Any) -> None:
+    def check_columns(self, frame: pd.DataFrame) -> None:
         """Raise unless `frame` is a DataFrame that has every feature column once."""
         check_columns(frame, self.names)
 
     @classmethod
-    def infer(cls, frame: Any, target: str | None = None) -> Schema:
+    def infer(cls, frame: pd.DataFrame, target: str | None = None) -> Schema:
         """A schema taken FROM THE DATA, with a `PrivacyWarning` that says what was taken.
 
         A category type counts as data: its categories are named in the warning like the values of
@@ -283,7 +287,7 @@ class Schema:
 
         return infer_schema(frame, target)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain, versioned data."""
         return {
             "format": FORMAT,
@@ -296,7 +300,7 @@ class Schema:
         }
 
     @classmethod
-    def from_json(cls, data: Any) -> Schema:
+    def from_json(cls, data: object) -> Schema:
         """The schema that `to_json` wrote, or one written by hand.
 
         By hand, `format` and `version` may be left out, and `columns` may map names to
@@ -352,7 +356,7 @@ class Schema:
             raise SordinoError(f"in {str(where)!r}: {error}") from None
 
 
-def check_columns(frame: Any, names: tuple[str, ...]) -> None:
+def check_columns(frame: pd.DataFrame, names: tuple[str, ...]) -> None:
     """Raise unless `frame` is a DataFrame that has each of `names` once."""
     if not hasattr(frame, "columns"):
         raise SordinoError(
@@ -367,7 +371,7 @@ def check_columns(frame: Any, names: tuple[str, ...]) -> None:
             raise SordinoError(f"the table has more than one column {shown(name)}; rename them")
 
 
-def _column(body: Any) -> Column:
+def _column(body: object) -> Column:
     if not isinstance(body, Mapping) or not isinstance(body.get("name"), str):
         raise SordinoError(
             "every column of a schema needs a 'name', and 'low' and 'high' or 'values'"
