@@ -234,7 +234,7 @@ def test_propose_takes_a_recipes_options(parties: Path) -> None:
         ({"timeout": 0}, "timeout"),
         ({"set": "radius"}, "--set takes name=value"),
         ({"set": "radios=3"}, "did you mean 'radius'?"),
-        ({"set": "momentum=.5"}, "momentum has no effect with optimizer 'adaptive'"),
+        ({"recipe": "dp-srm", "set": "momentum=.5"}, "momentum has no effect"),
         ({"set": "schedule.ratio=2"}, "schedule 'uniform' has no parameter 'ratio'"),
         ({"set": "speed=3"}, "no option 'speed'"),
         ({"out": "nowhere/study.json"}, "there is no folder 'nowhere'"),

@@ -20,9 +20,8 @@ from sordino.together.federated._client import Client
 from sordino.together.federated._cohorts import Cohorts, cohorts_of, random_cohorts, split
 from sordino.together.federated._contribution import ClientEvaluator, LocalData, flattened
 from sordino.together.federated._messages import Refusal, Reply
-from sordino.together.federated._replay import SERVER
 from sordino.together.federated._server import Server, ServerState
-from sordino.together.federated._simulator import simulate
+from sordino.together.federated._simulator import SERVER, simulate
 from sordino.together.federated._sum_stream import RoundNoise, SumStream
 
 SEED = 7

@@ -43,8 +43,7 @@ from sordino.together._callbacks import Callbacks
 from sordino.together.parties import _party as engines
 from sordino.together.parties._consortium import Consortium
 from sordino.together.parties._journal import TurnJournal, TurnRecord
-from sordino.together.parties._learner import Learner
-from sordino.together.parties._rows import PartyRows
+from sordino.together.parties._learner import Learner, PartyRows
 from sordino.together.parties._terms import agree
 from sordino.together.secure._mask import MaskSum
 from sordino.together.secure._pads import Pads

@@ -11,8 +11,8 @@ from scipy.stats import ks_2samp
 
 import sordino
 from sordino.parts._losses import Logistic
+from sordino.together.parties._learner import train_together
 from sordino.together.parties._terms import Terms, agree
-from sordino.together.parties._together import train_together
 
 DATA = os.environ.get("SORDINO_DATA", "")
 SEEDS = 200

@@ -15,10 +15,8 @@ from sordino.engine._run import TrainingRun
 from sordino.parts._losses import NonconvexLogistic
 from sordino.parts.sampling._public import public_order
 from sordino.together.parties._encoding import DifferenceCodec
-from sordino.together.parties._learner import Learner
-from sordino.together.parties._rows import PartyRows
+from sordino.together.parties._learner import Learner, PartyRows, train_together
 from sordino.together.parties._terms import Terms, agree
-from sordino.together.parties._together import train_together
 
 D, N = 7, 600
 LOSS = NonconvexLogistic(0.001)

@@ -18,8 +18,8 @@ from scipy.special import chdtrc
 
 from sordino.parts.mechanisms._chacha import ChaCha20Generator
 from sordino.parts.mechanisms._discrete import discrete_gaussian
+from sordino.together.parties._learner import _noise, party_key
 from sordino.together.parties._terms import agree, assumption_of
-from sordino.together.parties._together import _noise, party_key
 from sordino.together.secure import _mask as mask
 from sordino.together.secure import _pads as pads
 from sordino.together.secure._base import published_variance, share_variance

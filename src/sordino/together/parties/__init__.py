@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sordino.together.parties._consortium import Consortium as Consortium
     from sordino.together.parties._consortium import PartyCard as PartyCard
     from sordino.together.parties._journal import TurnRecord as TurnRecord
+    from sordino.together.parties._learner import train_together as train_together
     from sordino.together.parties._party import PartyResult as PartyResult
     from sordino.together.parties._report import write_parties_report as write_parties_report
     from sordino.together.parties._report_words import collusion as collusion
@@ -38,6 +39,5 @@ if TYPE_CHECKING:
     from sordino.together.parties._terms import ENGINES as ENGINES
     from sordino.together.parties._terms import Terms as Terms
     from sordino.together.parties._terms import agree as agree
-    from sordino.together.parties._together import train_together as train_together
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

@@ -7,12 +7,24 @@
 
 A function of the party's data and key and of the sums so far. So a party that comes back computes its
 state again from the sums in its journal, and nothing secret has to be kept but the key.
+
+**Rows.** Secret batches are each party's own: every record independently with the party's rate (Poisson),
+or so many of them without replacement. With one rate for all parties, Poisson batches of the parties
+together are a Poisson batch of the pooled records. Public batches are dealt: a party's records go into the
+slots of an epoch, as evenly as they go, each into one.
+
+**All parties in one process**, with the engine `plain`: for research and tests, it protects nobody.
+
+    result = train_together(terms, loss, params, [data_1, data_2, ...], insecure_seed=0)
+
+The same learners as in a real run, and exactly the noise of one: all that is missing is the network.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +35,7 @@ from sordino._base.errors import PlanMismatchError, SordinoError
 from sordino._base.keys import RunKey
 from sordino.engine import (
     Layout,
+    Result,
     StepTable,
     as_parameters,
     as_records,
@@ -33,10 +46,81 @@ from sordino.engine import (
     stepper_of,
     total_of_rows,
 )
-from sordino.privacy import ClippedSum, NoisedSum
+from sordino.parts.mechanisms import ChaCha20Generator, discrete_gaussian
+from sordino.parts.sampling import BLOCK, FIXED, poisson_block, poisson_width
+from sordino.privacy import POISSON, ClippedSum, NoisedSum
 from sordino.together.parties._encoding import DifferenceCodec
-from sordino.together.parties._rows import PartyRows
 from sordino.together.parties._terms import Terms
+from sordino.together.secure._base import published_variance, share_variance
+
+Rows = NDArray[np.int64]
+
+
+class PartyRows:
+    """The rows of one party's steps: a function of its key and the step.
+
+    Args:
+      terms: what was agreed on.
+      place: which party this is, from 0.
+      key: its own run key.
+    """
+
+    def __init__(self, terms: Terms, place: int, key: RunKey) -> None:
+        self._population = terms.plan.population
+        self._place, self._key = place, key
+        self._examples = terms.examples[place]
+        self._batch = terms.batches[place] if terms.batches else 0.0
+        self._first = terms.first_batches[place] if terms.first_batches else None
+        self._block: tuple[str, Rows] | None = None
+
+    def of(self, step: int) -> Rows:
+        """Indices into the party's own records, without padding."""
+        if self._population.is_secret:
+            return self._secret(step)
+        slots = self._population.steps_per_epoch
+        epoch, slot = divmod(step, slots)
+        fixed = self._population.sampling == FIXED
+        parts = np.array_split(self._order(0 if fixed else epoch), slots)
+        # Slots that get one more record are others at other parties.
+        return parts[(slot + self._place) % slots]
+
+    def width(self, step: int) -> int:
+        """Room for a step's rows, hardly ever too small: the time of a turn does not tell its batch."""
+        n = self._examples
+        if not self._population.is_secret:
+            return -(-n // self._population.steps_per_epoch)
+        size = self._first if step == 0 and self._first is not None else self._batch
+        if self._population.sampling == POISSON and size:
+            return poisson_width(n, size / n)
+        return max(1, int(size))
+
+    def _order(self, epoch: int) -> Rows:
+        if self._population.sampling == FIXED and self._population.order_seed is None:
+            return np.arange(self._examples)
+        return self._key.generator(f"order/{epoch}").permutation(self._examples)
+
+    def _secret(self, step: int) -> Rows:
+        if step == 0 and self._first is not None:
+            rows = self._drawn("batches/first", self._first)[0]
+        else:
+            rows = self._drawn(f"batches/{step // BLOCK}", self._batch)[step % BLOCK]
+        return rows[rows >= 0]
+
+    def _drawn(self, use: str, size: float) -> Rows:
+        """A block of steps, kept until another one is asked for."""
+        if self._block is None or self._block[0] != use:
+            self._block = (use, self._draw(self._key.generator(use), size))
+        return self._block[1]
+
+    def _draw(self, rng: np.random.Generator, size: float) -> Rows:
+        n = self._examples
+        if size == 0:
+            return np.full((BLOCK, 1), -1)
+        if self._population.sampling == POISSON:
+            return poisson_block(n, size / n, rng)
+        count = int(size)
+        return np.stack([rng.choice(n, count, replace=False, shuffle=False) for _ in range(BLOCK)])
+
 
 Integers = NDArray[np.int64]
 # At most this many records at a time; fewer where their sum might not fit into int32 on the device.
@@ -185,3 +269,71 @@ class Learner:
             leaves = [np.ravel(leaf) for leaf in jax.tree.leaves(result.clipped)]
             total += np.concatenate(leaves).astype(np.int64)
         return total
+
+
+def party_key(seed: int | None, place: int) -> RunKey:
+    """A party's own key: fresh, or made from a seed for tests."""
+    if seed is None:
+        return RunKey.fresh()
+    whole = RunKey.from_insecure_seed(seed)
+    return RunKey(whole.derive(f"party/{place}"), insecure=True)
+
+
+def train_together(
+    terms: Terms,
+    loss: Any,
+    params: Any,
+    data: Sequence[Any],
+    *,
+    insecure_seed: int | None = None,
+    evaluate: Callable[[Any], Mapping[str, float]] | None = None,
+    every: int | None = None,
+    lost: Sequence[int] = (),
+    **options: Any,
+) -> Result:
+    """Train as `terms` say, with every party's data in this process.
+
+    Args:
+      data: one tuple of arrays for each party.
+      insecure_seed: makes batches and noise reproducible.
+      evaluate: a function of the private parameters on PUBLIC data, called every `every` turns.
+      lost: turns whose sums are lost, as if a party had died in them.
+      options: of `Learner`.
+    """
+    if len(data) != terms.parties:
+        raise SordinoError(f"there is data for {len(data)} parties, agreed are {terms.parties}")
+    began = time.perf_counter()
+    learners = [
+        Learner(terms, place, loss, params, own, key=party_key(insecure_seed, place), **options)
+        for place, own in enumerate(data)
+    ]
+    noise = party_key(insecure_seed, -1)
+    history: list[Mapping[str, float]] = []
+    first = learners[0]
+    while not first.finished:
+        turn = first.done
+        total = sum((learner.vector().clipped for learner in learners), np.int64(0))
+        released = None if turn in lost else total + _noise(terms, turn, noise)
+        first.take(released)
+        for other in learners[1:]:
+            other.follow(first, released)
+        if evaluate is not None and (first.finished or (every and first.done % every == 0)):
+            history.append({"step": first.done, **evaluate(first.params)})
+    return Result(
+        params=first.params,
+        plan=terms.plan,
+        guarantee=terms.guarantee,
+        history=tuple(history),
+        seconds=time.perf_counter() - began,
+        insecure=insecure_seed is not None,
+        run=noise.identity,
+    )
+
+
+def _noise(terms: Terms, turn: int, key: RunKey) -> Any:
+    """What the engine of the terms would add: one draw, or every party's share."""
+    assumption = terms.assumption
+    share = share_variance(terms.variances[turn], assumption)
+    parts = published_variance(terms.variances[turn], assumption) // share
+    generator = ChaCha20Generator(key.derive(f"noise/{turn}"))
+    return sum(discrete_gaussian(share, terms.parameters, generator) for _ in range(parts))
