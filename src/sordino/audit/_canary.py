@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
 from sordino._base.keys import RunKey
-from sordino.audit._intervals import Array
+from sordino.audit._statistics import Array
 from sordino.parts.contributions import Anchored, Contribution, Lagged
 from sordino.parts.sampling import public_order
 from sordino.parts.schedules import AdaptiveBudget

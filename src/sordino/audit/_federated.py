@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_count, require_fraction, require_positive
-from sordino.audit._intervals import Array, separation
+from sordino.audit._statistics import Array, separation
 from sordino.audit._whitebox import (
     CLEARLY,
     CONFIDENCE,

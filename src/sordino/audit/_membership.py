@@ -40,9 +40,16 @@ from scipy.optimize import brentq
 from scipy.stats import norm, rankdata
 
 from sordino._base.errors import SordinoError, require_count, require_fraction
-from sordino.audit._curves import Points, largest_power, measured_curve
-from sordino.audit._intervals import Array, proportion
-from sordino.audit._power import POWER, finite, percent
+from sordino.audit._statistics import (
+    POWER,
+    Array,
+    Points,
+    finite,
+    largest_power,
+    measured_curve,
+    percent,
+    proportion,
+)
 from sordino.engine import as_records, train
 from sordino.parts.schedules import PublicData, require_public
 from sordino.planning import Plan

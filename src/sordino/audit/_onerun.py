@@ -45,11 +45,25 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.stats import beta, norm, rankdata
 
-from sordino._base.errors import PlanMismatchError, SordinoError, require_count, require_fraction
-from sordino.audit._curves import Points, measured_curve
-from sordino.audit._intervals import Array, equivalent_mu
-from sordino.audit._jax_privacy import auditing
-from sordino.audit._power import POWER, detectable, detection, finite, least_enough, percent
+from sordino._base.errors import (
+    MissingExtraError,
+    PlanMismatchError,
+    SordinoError,
+    require_count,
+    require_fraction,
+)
+from sordino.audit._statistics import (
+    POWER,
+    Array,
+    Points,
+    detectable,
+    detection,
+    equivalent_mu,
+    finite,
+    least_enough,
+    measured_curve,
+    percent,
+)
 from sordino.audit._whitebox import CONFIDENCE, stated_delta
 from sordino.engine import Result, as_records, train
 from sordino.parts import LinearLoss
@@ -460,3 +474,19 @@ def _in_gradient_space(
         # Descent goes against the slope.
         score=lambda trained: -np.asarray(trained["dials"], np.float64),
     )
+
+
+def auditing() -> Any:
+    """The module `jax_privacy.auditing`, all that is taken from there; it takes a second to import.
+
+    `CanaryScoreAuditor` turns scores of canaries that were in and that were out into lower bounds on
+    epsilon: Steinke, Nasr & Jagielski 2023 (`epsilon_one_run`) for any (epsilon, delta) claim, and
+    Mahloujifar, Melis & Chaudhuri 2024 (`epsilon_one_run_fdp`) for a Gaussian-DP claim.
+    """
+    try:
+        from jax_privacy import auditing as module
+    except ImportError:
+        raise MissingExtraError(
+            "an audit in one run needs jax-privacy; install it with: pip install 'sordino[audit]'"
+        ) from None
+    return module

@@ -33,7 +33,7 @@ it. So every step is looked at by itself, in both worlds and without noise: wher
 the sums may differ by what the plan states for that step, and no more. This has no statistics in it.
 
 **What it could have found.** An audit that finds nothing also says how large a violation would have raised
-the alarm with probability 95 % (`sordino.audit._power`). It never says that a plan is right.
+the alarm with probability 95 % (`sordino.audit._statistics`). It never says that a plan is right.
 """
 
 from __future__ import annotations
@@ -55,30 +55,29 @@ from sordino.audit._canary import (
     scripted_loss,
     starting_point,
 )
-from sordino.audit._curves import Points, measured_curve
-from sordino.audit._intervals import (
-    Array as Array,
-)
-from sordino.audit._intervals import (
-    Interval,
-    best_epsilon_threshold,
-    epsilon_of_event,
-    equivalent_mu,
-    hockey_stick,
-    separation,
-    share_above,
-)
-from sordino.audit._power import (
+from sordino.audit._recording import Recording
+from sordino.audit._statistics import (
     POWER,
+    Interval,
+    Points,
+    best_epsilon_threshold,
     detectable,
     detection,
+    epsilon_of_event,
+    equivalent_mu,
     event_delta,
     event_factor,
     finite,
+    hockey_stick,
+    measured_curve,
     percent,
     separable,
+    separation,
+    share_above,
 )
-from sordino.audit._recording import Recording
+from sordino.audit._statistics import (
+    Array as Array,
+)
 from sordino.engine import refuse_others
 from sordino.planning import Plan
 from sordino.privacy import MAX_MU, Adjacency, Guarantee, epsilon_from_mu
