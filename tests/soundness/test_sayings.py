@@ -320,7 +320,7 @@ def test_schemas_refuse_numbers_that_are_too_large_without_showing_them() -> Non
 
 def test_audited_targets_are_refused_without_their_value() -> None:
     """R8: the audit of a table converts its target by itself."""
-    from sordino.app.cli._audited_tables import _scaled
+    from sordino.app.cli._fitting import _scaled
 
     with pytest.raises(SordinoError, match="a column of numbers") as refused:
         _scaled(pd.Series([1.0, "kuru"], dtype=object), (0, 1))
