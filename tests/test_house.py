@@ -266,7 +266,7 @@ def test_jax_privacy_is_imported_in_one_module_of_a_room_only() -> None:
         for path in modules()
         if "import jax_privacy" in path.read_text() or "from jax_privacy" in path.read_text()
     ]
-    assert users == ["audit/_jax_privacy.py"]
+    assert users == ["audit/_onerun.py"]
 
 
 @pytest.mark.parametrize("word", ["replace-one"])
