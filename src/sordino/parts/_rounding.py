@@ -26,13 +26,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sordino._base.types import PyTree
 from sordino.privacy import ClippedSum
 
 UNIT = 2.0**-24
@@ -176,7 +176,7 @@ def _pairwise(blocks: jax.Array) -> tuple[jax.Array, jax.Array]:
     return total[0], rest[0]
 
 
-def clipped_sum(channels: Sequence[tuple[Any, Any | None]]) -> ClippedSum:
+def clipped_sum(channels: Sequence[tuple[PyTree, PyTree | None]]) -> ClippedSum:
     """The sums of one or several channels, each with what its rounding left out."""
     values = tuple(value for value, _ in channels)
     rests = tuple(rest for _, rest in channels)

@@ -11,10 +11,12 @@ says so; where there are ids, it is checked::
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sordino._base.errors import SordinoError, nearest, require_choice, shown
 
@@ -73,7 +75,7 @@ ROW = Unit.EXAMPLE.value
 
 
 def require_one_row(
-    unit: str, *, stated: bool, person_ids: Any | None = None, rows: int | None = None
+    unit: str, *, stated: bool, person_ids: ArrayLike | None = None, rows: int | None = None
 ) -> None:
     """Raise unless a row of the data is one `unit`.
 
@@ -120,8 +122,8 @@ def require_one_row(
         )
 
 
-def _ids(person_ids: Any) -> Any:
-    ids = (
+def _ids(person_ids: ArrayLike) -> Sized:
+    ids: Any = (
         np.asarray(person_ids, dtype=object) if isinstance(person_ids, list | tuple) else person_ids
     )
     if np.ndim(ids) != 1:

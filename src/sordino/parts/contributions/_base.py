@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
+from sordino._base.types import PyTree
 from sordino.privacy import ClippedSum
 
 # Squared norms are floored here: nothing is divided by 0, and every norm has a derivative.
 SMALLEST_SQUARE = 1e-37
 
 # The numbers of one step that a rule needs (coefficients, clips), as traced scalars by name.
-StepTerms = Mapping[str, Any]
+StepTerms = Mapping[str, jax.Array]
 
 
 class Batch(NamedTuple):
@@ -32,7 +33,7 @@ class Batch(NamedTuple):
       present: (B,) 1 for examples, 0 for padding.
     """
 
-    data: Any
+    data: PyTree
     present: jax.Array
 
 
@@ -47,24 +48,24 @@ class Evaluator(ABC):
     # Whether sums are int32, in lattice steps ``terms["step"]``; see `lattice.py`.
     lattice: bool = False
 
-    def prepare(self, data: Any, valid: jax.Array) -> tuple[Any, jax.Array]:
+    def prepare(self, data: PyTree, valid: jax.Array) -> tuple[PyTree, jax.Array]:
         """Once per run, before the first step: data as `total` wants it, and the valid rows.
 
         Runs inside compiled code; what it computes is per example and stays unseen.
         """
         return data, valid
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: PyTree) -> PyTree:
         """Memory before the first step: made of released parameters only."""
         return ()
 
-    def remember(self, memory: Any, params: Any, step: jax.Array) -> Any:
+    def remember(self, memory: PyTree, params: PyTree, step: jax.Array) -> PyTree:
         """Memory after a step that evaluated gradients at `params`."""
         return memory
 
     @abstractmethod
     def total(
-        self, params: Any, memory: Any, batch: Batch, terms: StepTerms, step: jax.Array
+        self, params: PyTree, memory: PyTree, batch: Batch, terms: StepTerms, step: jax.Array
     ) -> ClippedSum:
         """Sum over the batch of one clipped vector per example.
 

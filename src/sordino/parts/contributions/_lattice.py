@@ -19,13 +19,12 @@ Sums of int32 are exact in any order; where they overflow they wrap around, see 
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino._base.types import PyTree
 from sordino.parts._rounding import float32_down, nested_sum
 
 # Covers every rounding between a vector's entries and its computed norm; see the module.
@@ -52,7 +51,7 @@ def row_squares(X: jax.Array) -> jax.Array:
     return jax.vmap(lambda row: sum_of_squares([row]))(X)
 
 
-def to_lattice(vector: Any, bound: jax.Array, step: jax.Array) -> Any:
+def to_lattice(vector: PyTree, bound: jax.Array, step: jax.Array) -> PyTree:
     """One example's vector (any pytree) as int32 multiples of `step`, of norm at most the bound.
 
     Zero if any entry is not finite.

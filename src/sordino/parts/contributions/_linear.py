@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
+from sordino._base.types import PyTree
 from sordino.parts._losses import LinearLoss, require_plain
 from sordino.parts._rounding import (
     CLIP_MARGIN,
@@ -47,7 +48,7 @@ class LinearEvaluator(RuleStream):
     def __post_init__(self) -> None:
         require_plain(self.loss)
 
-    def prepare(self, data: Any, valid: jax.Array) -> tuple[Any, jax.Array]:
+    def prepare(self, data: PyTree, valid: jax.Array) -> tuple[PyTree, jax.Array]:
         X, y = data
         # Squares of whole numbers wrap around, and those of half-precision ones are rounded.
         X = X.astype(jnp.float32)
@@ -65,7 +66,7 @@ class LinearEvaluator(RuleStream):
         return (X, y, inverse_norm), valid * good
 
     def total(
-        self, params: Any, memory: Any, batch: Batch, terms: StepTerms, step: jax.Array
+        self, params: PyTree, memory: PyTree, batch: Batch, terms: StepTerms, step: jax.Array
     ) -> ClippedSum:
         X, y, inverse_norm = batch.data
         points = self.rule.points(params, memory, step)
@@ -96,7 +97,7 @@ class LinearEvaluator(RuleStream):
         norms = norm_margin([X.shape[1:]]) + norm_margin([residual.shape[1:]])
         return 1 - CLIP_MARGIN - norms - sum_margin(X.shape[0])
 
-    def _logits(self, points: tuple[Any, ...], X: jax.Array) -> list[jax.Array]:
+    def _logits(self, points: tuple[PyTree, ...], X: jax.Array) -> list[jax.Array]:
         if len(points) == 1:
             return [self.loss.logits(points[0].astype(jnp.float32), X)]
         points = tuple(point.astype(jnp.float32) for point in points)
@@ -105,7 +106,7 @@ class LinearEvaluator(RuleStream):
         return jnp.split(self.loss.logits(jnp.concatenate(points), X), len(points), axis=1)
 
 
-def _clip_residual(vector: jax.Array, clip: Any, inverse_norm: jax.Array) -> jax.Array:
+def _clip_residual(vector: jax.Array, clip: ArrayLike, inverse_norm: jax.Array) -> jax.Array:
     """Each example's residual scaled so that ``|r| |x| <= clip``."""
     limit = clip * inverse_norm
     if vector.ndim == 1:

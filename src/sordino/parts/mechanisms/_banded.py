@@ -8,7 +8,7 @@ et al. 2023).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_count
+from sordino._base.types import Json
 from sordino.parts._rounding import full_product
 from sordino.parts.mechanisms._base import READERS, Draw
 from sordino.parts.mechanisms._toeplitz import (
@@ -95,7 +96,7 @@ class Banded(ToeplitzMechanism):
     def describe(self) -> str:
         return f"banded Toeplitz noise with {len(self.coefficients)} bands{self.normalisation()}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "kind": self.kind,
             "steps": self.steps,
@@ -104,7 +105,7 @@ class Banded(ToeplitzMechanism):
         }
 
 
-def _read(data: dict[str, Any]) -> Banded:
+def _read(data: Json) -> Banded:
     c = unpacked(data["coefficients"])
     return Banded(c, unpacked_or_none(data["column_norms"]), require_count("steps", data["steps"]))
 

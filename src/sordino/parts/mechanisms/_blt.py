@@ -11,7 +11,7 @@ One fresh draw per step and q vectors of state, whatever the number of steps. Co
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_count
+from sordino._base.types import Json
 from sordino.parts._rounding import full_product
 from sordino.parts.mechanisms._base import READERS, Draw
 from sordino.parts.mechanisms._toeplitz import (
@@ -80,7 +81,7 @@ class BLT(ToeplitzMechanism):
     def describe(self) -> str:
         return f"BLT-correlated noise with {len(self.theta)} buffers{self.normalisation()}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "kind": self.kind,
             "steps": self.steps,
@@ -90,7 +91,7 @@ class BLT(ToeplitzMechanism):
         }
 
 
-def _read(data: dict[str, Any]) -> BLT:
+def _read(data: Json) -> BLT:
     theta, omega = unpacked(data["theta"]), unpacked(data["omega"])
     if theta.ndim != 1 or theta.shape != omega.shape:
         raise SordinoError("the BLT in this plan needs as many theta as omega")

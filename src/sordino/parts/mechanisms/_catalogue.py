@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from inspect import Parameter, signature
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import numpy as np
 
 from sordino._base.errors import SordinoError, nearest
+from sordino._base.types import Json
 from sordino.parts.mechanisms._banded import Banded
 from sordino.parts.mechanisms._base import LONGEST_MATRIX, Mechanism
 from sordino.parts.mechanisms._base import MECHANISMS as MECHANISMS
@@ -40,7 +41,7 @@ def fit_mechanism(
     workload: LinearMap,
     participation: Participation,
     bands: int | None = None,
-    **own: Any,
+    **own: object,
 ) -> Mechanism:
     """The named mechanism with the least error of `workload` under `participation`.
 
@@ -62,7 +63,7 @@ def fit_mechanism(
     return _remembered(name, workload, participation, settings)
 
 
-def mechanism_fields(name: str) -> dict[str, Any]:
+def mechanism_fields(name: str) -> Json:
     """What can be set of a mechanism beside its name, with types where they are known."""
     fit = MECHANISMS[name]
     named = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -79,7 +80,7 @@ def _fitted(
     name: str,
     workload: LinearMap,
     participation: Participation,
-    settings: tuple[tuple[str, Any], ...],
+    settings: tuple[tuple[str, object], ...],
 ) -> Mechanism:
     return MECHANISMS[name](workload, participation, **dict(settings))
 

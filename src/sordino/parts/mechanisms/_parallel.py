@@ -10,7 +10,7 @@ jointly.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sordino._base.errors import SordinoError
+from sordino._base.types import Json
 from sordino.parts.mechanisms._base import READERS, Draw, Mechanism, State, check_weights
 from sordino.parts.mechanisms._maps import Channels
 from sordino.parts.mechanisms._phases import checked_scales, parts_from_json
@@ -101,7 +102,7 @@ class Parallel(Mechanism):
     def describe(self) -> str:
         return " beside ".join(part.describe() for part in self.parts)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "kind": self.kind,
             "parts": [part.to_json() for part in self.parts],
@@ -112,7 +113,7 @@ class Parallel(Mechanism):
 def _columns(draw: Draw, p: int, channels: int) -> Draw:
     """Block p of `channels` equal blocks of columns of the draws."""
 
-    def own(first: Any, count: int) -> jax.Array:
+    def own(first: jax.Array | int, count: int) -> jax.Array:
         rows = draw(first, count)
         width = rows.shape[1] // channels
         return rows[:, p * width : (p + 1) * width]

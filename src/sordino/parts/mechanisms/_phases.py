@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import DAMAGE, SordinoError
+from sordino._base.types import Json
 from sordino.parts.mechanisms._base import (
     READERS,
     Draw,
@@ -137,7 +138,7 @@ class Phases(Mechanism):
         phrases = [f"{part.describe()} for {part.steps:,} steps" for part in self.parts]
         return ", then ".join(phrases)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "kind": self.kind,
             "parts": [part.to_json() for part in self.parts],
@@ -169,9 +170,7 @@ def _shifted(draw: Draw, start: int) -> Draw:
     return lambda first, count: draw(start + first, count)
 
 
-def parts_from_json(
-    data: dict[str, Any], what: str
-) -> tuple[tuple[Mechanism, ...], tuple[float, ...]]:
+def parts_from_json(data: Json, what: str) -> tuple[tuple[Mechanism, ...], tuple[float, ...]]:
     """The mechanisms and scales that a combination's `to_json` described."""
     try:
         parts = tuple(mechanism_from_json(part) for part in data["parts"])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from sordino._base.errors import SordinoError
+from sordino._base.types import Json
 from sordino.parts.mechanisms._base import (
     LONGEST_MATRIX,
     READERS,
@@ -85,7 +86,7 @@ class ScaledDraws(Mechanism):
     def rows(
         self, state: State, draw: Draw, first: jax.Array | int, count: int
     ) -> tuple[jax.Array, State]:
-        def scaled(start: Any, number: int) -> jax.Array:
+        def scaled(start: jax.Array | int, number: int) -> jax.Array:
             return scale_rows(draw(start, number), self.scales, start)
 
         return self.inner.rows(state, scaled, first, count)
@@ -107,7 +108,7 @@ class ScaledDraws(Mechanism):
         low, high = float(self.scales.min()), float(self.scales.max())
         return f"{self.inner.describe()}, draws scaled by {low:.4g} to {high:.4g}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {"kind": self.kind, "inner": self.inner.to_json(), "scales": packed(self.scales)}
 
 

@@ -8,7 +8,6 @@ is then multiplied by that norm.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.linalg import toeplitz as toeplitz_matrix
 
 from sordino._base.codec import pack, unpack
+from sordino._base.types import Json
 from sordino.parts.mechanisms._base import Mechanism, check_matrix_size
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.parts.mechanisms.factorize._error import dense_error, toeplitz_error
@@ -73,7 +73,7 @@ def scale_rows(
     return rows * block[:, None]
 
 
-def packed(array: NDArray[np.float32] | None) -> dict[str, Any] | None:
+def packed(array: NDArray[np.float32] | None) -> Json | None:
     """A float32 array as JSON data, bit for bit."""
     if array is None:
         return None
@@ -81,12 +81,12 @@ def packed(array: NDArray[np.float32] | None) -> dict[str, Any] | None:
     return {"shape": list(data.shape), "float32": pack(data)}
 
 
-def unpacked_or_none(data: dict[str, Any] | None) -> NDArray[np.float32] | None:
+def unpacked_or_none(data: Json | None) -> NDArray[np.float32] | None:
     """The array that `packed` wrote, if it wrote one."""
     return None if data is None else unpacked(data)
 
 
-def unpacked(data: dict[str, Any]) -> NDArray[np.float32]:
+def unpacked(data: Json) -> NDArray[np.float32]:
     """The array that `packed` wrote."""
     what = "a packed array in this plan"
     return unpack(data, "float32", "shape", largest=_LARGEST_PACKED, what=what)

@@ -8,7 +8,7 @@ line: ``SAMPLINGS.add(kind.kind, kind)``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +85,7 @@ class Sampling(ABC):
         return self.participation(population).describe()
 
 
-def _admit(name: str, kind: Any) -> Sampling:
+def _admit(name: str, kind: object) -> Sampling:
     if not (isinstance(kind, type) and issubclass(kind, Sampling)) or kind.kind != name:
         raise SordinoError(f"a sampling is a class of Sampling of its kind, got {kind!r}")
     return kind()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from sordino._base.errors import (
     PrivacyWarning,
@@ -15,6 +14,7 @@ from sordino._base.errors import (
     require_positive,
 )
 from sordino._base.keys import RunKey
+from sordino._base.types import Json
 from sordino.parts.sampling._base import SAMPLINGS, Indices, Mask, Sampling
 from sordino.parts.sampling._public import FixedOrder
 from sordino.parts.sampling._secret import Poisson
@@ -145,5 +145,5 @@ class Population:
     def describe(self) -> str:
         return "all examples in every step" if self.is_full_batch else self.kind.title
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return asdict(self)

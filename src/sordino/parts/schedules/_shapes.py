@@ -18,13 +18,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.codec import load_json, save_json
 from sordino._base.errors import SordinoError, require_count, require_positive
+from sordino._base.types import Json
 from sordino.parts.schedules import _influence as sequences
 from sordino.parts.schedules._allocate import SAFE_RATIO, allocate
 from sordino.parts.schedules._base import NoiseSchedule, normalized, numbers, plain, register
@@ -298,7 +299,7 @@ class ByParticipation(NoiseSchedule):
 INFLUENCE_FORMAT, INFLUENCE_VERSION = "sordino-influence", 1
 
 
-def write_influence(path: Path | str, schedule: Influence, about: Mapping[str, Any]) -> None:
+def write_influence(path: Path | str, schedule: Influence, about: Mapping[str, object]) -> None:
     """Write the influence behind a schedule, for plans like the one that it was measured with.
 
     Args:
@@ -308,7 +309,7 @@ def write_influence(path: Path | str, schedule: Influence, about: Mapping[str, A
     save_json(path, {"format": INFLUENCE_FORMAT, "version": INFLUENCE_VERSION, **own, **about})
 
 
-def read_influence(path: Path | str) -> dict[str, Any]:
+def read_influence(path: Path | str) -> Json:
     """The parameters of `Influence` in a file of `write_influence`."""
     return load_json(path, "an influence file", _parameters)
 
@@ -316,7 +317,7 @@ def read_influence(path: Path | str) -> dict[str, Any]:
 _IN_FILE = ("ratio_cap", "separation", "log_q")
 
 
-def _parameters(data: Any) -> dict[str, Any]:
+def _parameters(data: object) -> Json:
     found = data if isinstance(data, dict) else {}
     if (found.get("format"), found.get("version")) != (INFLUENCE_FORMAT, INFLUENCE_VERSION):
         raise SordinoError("this is not an influence file as `sordino influence` writes it")

@@ -7,11 +7,11 @@ non-convex methods speaks of; its index is drawn before the run, from nothing th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from sordino._base.types import PyTree
 from sordino.parts.updates._base import StepInfo, Update, Wrapper
 from sordino.privacy import PrivateEstimate
 
@@ -23,12 +23,12 @@ class TailAveraged(Update):
     inner: Update
     fraction: float
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: PyTree) -> PyTree:
         return self.inner.init(params), jax.tree.map(jnp.zeros_like, params), jnp.float32(0)
 
     def step(
-        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
-    ) -> tuple[Any, Any]:
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
         inner, mean, count = state
         params, inner = self.inner.step(params, inner, estimate, info)
         start = jnp.floor((1 - self.fraction) * info.steps.astype(jnp.float32))
@@ -38,7 +38,7 @@ class TailAveraged(Update):
         mean = jax.tree.map(lambda m, x: m + weight.astype(m.dtype) * (x - m), mean, params)
         return params, (inner, mean, count)
 
-    def output(self, params: Any, state: Any) -> Any:
+    def output(self, params: PyTree, state: PyTree) -> PyTree:
         inner, mean, count = state
         last = self.inner.output(params, inner)
         return _mean_or_last(mean, last, count)
@@ -50,23 +50,23 @@ class RandomIterate(Wrapper):
 
     inner: Update
 
-    def own_init(self, params: Any) -> Any:
+    def own_init(self, params: PyTree) -> PyTree:
         return params
 
     def step(
-        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
-    ) -> tuple[Any, Any]:
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
         inner, kept = state
         now = info.step <= info.chosen
         kept = jax.tree.map(lambda x, k: jnp.where(now, x, k), params, kept)
         params, inner = self.inner.step(params, inner, estimate, info)
         return params, (inner, kept)
 
-    def output(self, params: Any, state: Any) -> Any:
+    def output(self, params: PyTree, state: PyTree) -> PyTree:
         return state[1]
 
 
 @jax.jit
-def _mean_or_last(mean: Any, last: Any, count: jax.Array) -> Any:
+def _mean_or_last(mean: PyTree, last: PyTree, count: jax.Array) -> PyTree:
     """Before the tail begins there is nothing to average yet."""
     return jax.tree.map(lambda m, x: jnp.where(count > 0, m, x), mean, last)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from sordino._base.types import PyTree
 from sordino.parts.updates._base import StepInfo, Update, Wrapper
 from sordino.privacy import PrivateEstimate
 
@@ -22,12 +22,12 @@ class RecursiveEstimate(Wrapper):
 
     inner: Update
 
-    def own_init(self, params: Any) -> Any:
+    def own_init(self, params: PyTree) -> PyTree:
         return jax.tree.map(jnp.zeros_like, params)
 
     def step(
-        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
-    ) -> tuple[Any, Any]:
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
         inner, G = state
         G = jax.tree.map(lambda old, new: info.keep * old + new, G, estimate.value)
         params, inner = self.inner.step(params, inner, PrivateEstimate(G), info)
@@ -51,7 +51,7 @@ class LaggedMomentumEstimate(Wrapper):
     gamma: float
     channels: int = 1
 
-    def own_init(self, params: Any) -> Any:
+    def own_init(self, params: PyTree) -> PyTree:
         zero = jax.tree.map(jnp.zeros_like, params)
         ring = jax.tree.map(
             lambda leaf: jnp.zeros((self.lag, *jnp.shape(leaf)), jnp.result_type(leaf)), params
@@ -59,8 +59,8 @@ class LaggedMomentumEstimate(Wrapper):
         return ring, zero, zero, zero
 
     def step(
-        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
-    ) -> tuple[Any, Any]:
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
         inner, (ring, recent, first_epoch, residual) = state
         value = estimate.value
         new, rest = value if self.channels == 2 else (value, None)
@@ -97,12 +97,12 @@ class Regularized(Wrapper):
     """
 
     inner: Update
-    gradient: Callable[[Any], Any]
+    gradient: Callable[[PyTree], PyTree]
     weighted: bool = False
 
     def step(
-        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
-    ) -> tuple[Any, Any]:
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
         inner, own = state
         weight = info.step + 1.0 if self.weighted else 1.0
         total = jax.tree.map(lambda g, r: g + weight * r, estimate.value, self.gradient(params))

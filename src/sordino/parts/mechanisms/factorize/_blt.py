@@ -13,9 +13,8 @@ stable inverse, and nothing has to be repaired afterwards.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +27,7 @@ from sordino._base.errors import (
     require_positive,
     shown,
 )
+from sordino._base.types import Json
 from sordino.parts.mechanisms._workloads import Workload, lfilter
 from sordino.parts.mechanisms.factorize import _geometric
 from sordino.parts.mechanisms.factorize._toeplitz import resolve_participation
@@ -96,12 +96,12 @@ class BLTParameters:
             coef = np.asarray(lfilter([1.0, -theta], [1.0, -phi], coef), np.float64)
         return coef
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """A plain dict of JSON types; inverse of :meth:`from_json`."""
         return {"theta": list(self.theta), "omega": list(self.omega)}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> BLTParameters:
+    def from_json(cls, data: Json) -> BLTParameters:
         """Rebuild parameters from :meth:`to_json`."""
         try:
             return cls(tuple(data["theta"]), tuple(data["omega"]))
@@ -159,7 +159,7 @@ class _Problem:
     participations: int
     objective: Objective
 
-    def interlaced(self, x: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    def interlaced(self, x: _geometric.Values) -> tuple[_geometric.Values, _geometric.Values]:
         """``1 - theta`` and ``1 - phi``, each [..., q], from x [..., 2q].
 
         On the scale ``y = -log(1 - theta)``, the log of the time scale, every entry is a fraction

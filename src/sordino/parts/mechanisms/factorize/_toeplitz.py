@@ -195,6 +195,6 @@ def optimize_banded(
 
 def _lagged_products(a: Array, b: Array, lags: int) -> Array:
     """``sum_t a_t b_{t-j}`` for j = 0..lags-1."""
-    full = correlate(a, b, mode="full", method="fft")
+    full = correlate(a, b)
     middle = len(b) - 1
     return np.asarray(full[middle : middle + lags], np.float64)
