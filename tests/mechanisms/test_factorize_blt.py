@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 from tests.support import jax_privacy
 
 from sordino.parts.mechanisms._workloads import Workload
-from sordino.parts.mechanisms.factorize._blt import BLTParameters, optimize_blt
+from sordino.parts.mechanisms.factorize._blt import (
+    BLTParameters,
+    error_squared,
+    optimize_blt,
+    sensitivity_squared,
+)
 from sordino.parts.mechanisms.factorize._error import noising_error, rmse, toeplitz_error
-from sordino.parts.mechanisms.factorize._geometric import error_squared, sensitivity_squared
 from sordino.parts.mechanisms.factorize._toeplitz import (
     fixed_order_sensitivity,
     inverse_coefficients,

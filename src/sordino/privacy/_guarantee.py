@@ -21,8 +21,7 @@ from sordino._base.types import Json
 from sordino.privacy import _amplification as amplification
 from sordino.privacy._amplification import SampledRelease
 from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu, epsilon_from_zcdp, zcdp_from_mu
-from sordino.privacy._terms import UNITS, Adjacency
-from sordino.privacy._words import ADJACENCIES, INSECURE, change, rounded_up
+from sordino.privacy._terms import ADJACENCIES, INSECURE, UNITS, Adjacency, change, rounded_up
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -50,7 +49,7 @@ class Guarantee:
       delta_hint: the delta at which the guarantee is printed.
       distance: total variation between what is released and something that is mu-GDP (or has the
         sampled parts' privacy-loss distribution): delta is that much, times 1 + e^epsilon, larger.
-        Not 0 for discrete noise; see `discrete.py`.
+        Not 0 for discrete noise; see `rounding_distance`.
       is_zcdp: whether the release itself is ``mu^2 / 2``-zCDP, as discrete Gaussian noise is (Canonne,
         Kamath & Steinke 2020, theorem 14). For large epsilon, where a distance costs ``e^epsilon``
         times itself, that says more.

@@ -32,8 +32,7 @@ from numpy.typing import NDArray
 from sordino._base.errors import SordinoError, require_choice, require_fraction, require_positive
 from sordino._base.types import Json
 from sordino.privacy._gdp import MIN_MU, SLACK, mu_from_epsilon_delta
-from sordino.privacy._terms import UNITS, Adjacency
-from sordino.privacy._words import ADJACENCIES, INSECURE, change, rounded_up
+from sordino.privacy._terms import ADJACENCIES, INSECURE, UNITS, Adjacency, change, rounded_up
 
 KIND = "selection"
 LOGARITHMIC, GEOMETRIC = 0.0, 1.0

@@ -1,6 +1,6 @@
 """Evaluators: what one example contributes at one step, clipped and summed over the batch.
 
-An evaluator is a *rule* (which gradients of one example are combined how, see `rules.py`) and a way to
+An evaluator is a *rule* (which gradients of one example are combined how, see `_rules.py`) and a way to
 evaluate it on a batch: in closed form for linear models, by `vmap` for any other loss. Whatever the
 loss, the model or the data do, one example adds a vector of norm at most the planned bound to the
 sum. What an evaluator returns is a `ClippedSum`, which is as sensitive as the data; only
@@ -17,9 +17,6 @@ import jax
 
 from sordino._base.types import PyTree
 from sordino.privacy import ClippedSum
-
-# Squared norms are floored here: nothing is divided by 0, and every norm has a derivative.
-SMALLEST_SQUARE = 1e-37
 
 # The numbers of one step that a rule needs (coefficients, clips), as traced scalars by name.
 StepTerms = Mapping[str, jax.Array]
@@ -45,7 +42,7 @@ class Evaluator(ABC):
     """
 
     clip: float | None = None
-    # Whether sums are int32, in lattice steps ``terms["step"]``; see `lattice.py`.
+    # Whether sums are int32, in lattice steps ``terms["step"]``; see `to_lattice`.
     lattice: bool = False
 
     def prepare(self, data: PyTree, valid: jax.Array) -> tuple[PyTree, jax.Array]:

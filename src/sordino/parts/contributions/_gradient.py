@@ -17,15 +17,16 @@ from jax.typing import ArrayLike
 from sordino._base.types import PyTree
 from sordino.parts._rounding import (
     CLIP_MARGIN,
+    SMALLEST_SQUARE,
     add_sums,
     block_product,
     clipped_sum,
     norm_margin,
     squared_norm,
     sum_margin,
+    to_lattice,
 )
-from sordino.parts.contributions._base import SMALLEST_SQUARE, Batch, StepTerms
-from sordino.parts.contributions._lattice import to_lattice
+from sordino.parts.contributions._base import Batch, StepTerms
 from sordino.parts.contributions._rules import PLAIN, Rule, RuleStream
 from sordino.privacy import ClippedSum
 
@@ -87,7 +88,7 @@ class VmapEvaluator(RuleStream):
         return jax.tree.map(jnp.add, a, b) if self.lattice else add_sums(a, b)
 
     def _room(self, params: PyTree, rows: int) -> float:
-        """What share of a clip is used, so that no rounding gets beyond it (see `rounding.py`)."""
+        """What share of a clip is used, so that no rounding gets beyond it (see `_rounding.py`)."""
         if self.lattice:  # vectors are bounded once more, as whole numbers
             return 1 - CLIP_MARGIN
         # Of the whole batch: what a run releases does not depend on how its memory is bounded.
@@ -140,7 +141,7 @@ def _masked(weights: jax.Array, leaf: jax.Array) -> jax.Array:
 def clip_pytree(vector: PyTree, clip: ArrayLike, room: float = 1 - CLIP_MARGIN) -> PyTree:
     """`vector` scaled to norm at most `clip` over all its leaves; zero if any entry is not finite.
 
-    `room` is the share of the clip that is used; see `rounding.py`.
+    `room` is the share of the clip that is used; see `_rounding.py`.
     """
     leaves = jax.tree.leaves(vector)
     square = squared_norm([leaf.astype(jnp.float32) for leaf in leaves])

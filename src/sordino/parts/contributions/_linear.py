@@ -21,14 +21,15 @@ from sordino._base.types import PyTree
 from sordino.parts._losses import LinearLoss, require_plain
 from sordino.parts._rounding import (
     CLIP_MARGIN,
+    SHORTEST_SQUARE,
     block_product,
     clipped_sum,
     norm_margin,
+    row_squares,
     squared_norm,
     sum_margin,
 )
 from sordino.parts.contributions._base import Batch, StepTerms
-from sordino.parts.contributions._lattice import SHORTEST_SQUARE, row_squares
 from sordino.parts.contributions._rules import PLAIN, Rule, RuleStream
 from sordino.privacy import ClippedSum
 
@@ -91,7 +92,7 @@ class LinearEvaluator(RuleStream):
         return ClippedSum(sums[0] if len(sums) == 1 else sums)
 
     def _room(self, X: jax.Array, residual: jax.Array) -> float:
-        """What share of a clip is used, so that no rounding gets beyond it (see `rounding.py`)."""
+        """What share of a clip is used, so that no rounding gets beyond it (see `_rounding.py`)."""
         if self.lattice:  # vectors are bounded once more, as whole numbers
             return 1 - CLIP_MARGIN
         norms = norm_margin([X.shape[1:]]) + norm_margin([residual.shape[1:]])
@@ -141,7 +142,7 @@ def _lattice_product(
 ) -> jax.Array:
     """``sum_i trunc(r_i x_i^T / step)`` in int32, each residual scaled to ``|r_i| <= limit_i``.
 
-    The norm of the whole numbers of one example is at most the bound: as in `lattice.to_lattice`, with
+    The norm of the whole numbers of one example is at most the bound: as in `to_lattice`, with
     the norm of an outer product from its two factors (62 u each, for up to 2^20 classes and features).
     Every entry of every example has to be rounded, so this is no matrix product.
     """

@@ -1,11 +1,11 @@
 """Rules: how the gradients of one example at several released points make its contribution.
 
 A rule is written once, on "vectors" of any kind, and evaluated in two ways: on per-example gradient
-pytrees (`gradient.py`) and, for linear models, on residuals alone (`linear.py`), where every
+pytrees (`_gradient.py`) and, for linear models, on residuals alone (`_linear.py`), where every
 gradient of an example is a multiple of its row and the norm of a combination is known in closed
 form. `clip(v, c)` is given by the evaluator and scales v to norm at most c.
 
-The bound that each rule keeps is stated, and counted, by `contributions.py`.
+The bound that each rule keeps is stated, and counted, by `_contributions.py`.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ numbers that `rows` uses, so the noise can never be calibrated to another matrix
     state = mechanism.start(d)
     rows, state = mechanism.rows(state, draw, first=0, count=64)     # inside jit
 
-`draw(first, count)` returns iid standard normal rows (see `gaussian.py`).
+`draw(first, count)` returns iid standard normal rows (see `_gaussian.py`).
 
 A mechanism may serve several *channels*: vectors that are released together in each step, laid out
-side by side in one row (see `parallel.py`). And it may have *boundaries*: steps at which a block of
-rows has to start, because another part takes over there (see `phases.py`).
+side by side in one row (see `_combined.py`). And it may have *boundaries*: steps at which a block of
+rows has to start, because another part takes over there (likewise).
 """
 
 from __future__ import annotations

@@ -11,19 +11,18 @@ import numpy as np
 
 from sordino._base.errors import SordinoError, nearest
 from sordino._base.types import Json
-from sordino.parts.mechanisms._banded import Banded
 from sordino.parts.mechanisms._base import LONGEST_MATRIX, Mechanism
 from sordino.parts.mechanisms._base import MECHANISMS as MECHANISMS
 from sordino.parts.mechanisms._base import mechanism_from_json as mechanism_from_json
-from sordino.parts.mechanisms._blt import BLT
 from sordino.parts.mechanisms._cancelling import Cancelling
-from sordino.parts.mechanisms._dense import Dense
-from sordino.parts.mechanisms._independent import Independent
 
 # Not fitted by name, but known here, so that plans with them are read.
-from sordino.parts.mechanisms._parallel import Parallel as Parallel
-from sordino.parts.mechanisms._phases import Phases as Phases
-from sordino.parts.mechanisms._scaled import ScaledDraws as ScaledDraws
+from sordino.parts.mechanisms._combined import Parallel as Parallel
+from sordino.parts.mechanisms._combined import Phases as Phases
+from sordino.parts.mechanisms._combined import ScaledDraws as ScaledDraws
+from sordino.parts.mechanisms._dense import Dense
+from sordino.parts.mechanisms._independent import Independent
+from sordino.parts.mechanisms._toeplitz import BLT, Banded
 from sordino.parts.mechanisms._tree import Tree, full_tree
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
 from sordino.privacy import FixedBatches, Participation, SinglePass

@@ -3,7 +3,7 @@
 Noise is judged by what it does to the iterates, not to the single gradient. That map is a
 lower-triangular matrix, a `LinearMap`. With a constant learning rate and constant momentum it is
 Toeplitz, a `Workload`, with generating function ``scale / prod_i (1 - r_i z)``: one factor per
-accumulator between the noisy sum and the iterate. Maps that are not Toeplitz are in `maps.py`.
+accumulator between the noisy sum and the iterate. Maps that are not Toeplitz are in `_maps.py`.
 
     >>> Workload.prefix().coefficients(4)
     array([1., 1., 1., 1.])
@@ -75,7 +75,7 @@ class LinearMap(ABC):
         """Plain data that `linear_map_from_json` reads back."""
 
 
-# Readers of the maps in `maps.py`, by kind.
+# Readers of the maps in `_maps.py`, by kind.
 READERS: dict[str, Callable[[Json], LinearMap]] = {}
 
 

@@ -15,9 +15,7 @@ from sordino._base.errors import (
 )
 from sordino._base.keys import RunKey
 from sordino._base.types import Json
-from sordino.parts.sampling._base import SAMPLINGS, Indices, Mask, Sampling
-from sordino.parts.sampling._public import FixedOrder
-from sordino.parts.sampling._secret import Poisson
+from sordino.parts.sampling._kinds import SAMPLINGS, FixedOrder, Indices, Mask, Poisson, Sampling
 from sordino.privacy import Participation
 
 LARGEST_EPSILON = 1000.0

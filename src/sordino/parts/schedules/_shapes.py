@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,10 @@ from sordino._base.errors import SordinoError, require_count, require_positive
 from sordino._base.types import Json
 from sordino.parts.schedules import _influence as sequences
 from sordino.parts.schedules._allocate import SAFE_RATIO, allocate
-from sordino.parts.schedules._base import NoiseSchedule, normalized, numbers, plain, register
+from sordino.parts.schedules._base import SCHEDULES as SCHEDULES
+from sordino.parts.schedules._base import NoiseSchedule, make, normalized, numbers, plain, register
+from sordino.parts.schedules._base import schedule_fields as schedule_fields
+from sordino.parts.schedules._base import schedule_from_json as schedule_from_json
 
 Array = NDArray[np.float64]
 
@@ -293,6 +296,27 @@ class ByParticipation(NoiseSchedule):
 
     def describe(self) -> str:
         return "noise that grows as the square root of how often a record has taken part"
+
+
+def schedule_named(schedule: str | NoiseSchedule, steps: int, **parameters: Any) -> NoiseSchedule:
+    """The schedule of this name with these parameters, checked to suit a run of `steps` steps.
+
+    A ready `NoiseSchedule` is checked and returned. An influence may also be named by the `file` that
+    ``sordino influence`` wrote; other parameters come before what is in it.
+
+    >>> schedule_named("exponential", 100, ratio=1.8).describe()
+    "exponentially falling noise, the first step's 1.8 times the last's"
+    """
+    if isinstance(schedule, NoiseSchedule):
+        if parameters:
+            raise SordinoError("parameters go with a schedule's name, not with a ready schedule")
+        built = schedule
+    else:
+        if schedule == Influence.kind and "file" in parameters:
+            parameters = read_influence(parameters.pop("file")) | parameters
+        built = make(schedule, parameters)
+    built.relative_noise(steps)
+    return built
 
 
 # A file with an influence: parameters of `Influence`, and how they were measured.

@@ -2,7 +2,7 @@
 
 An update is `init` and `step` with the state passed in and out, like optax, plus `output`: what of
 the trajectory is returned (the last iterate, an average, a random one). Updates are hashable and
-compose: an estimate wrapper (`estimates.py`) turns noisy sums into a gradient estimate and hands
+compose: an estimate wrapper (`_wrappers.py`) turns noisy sums into a gradient estimate and hands
 it to an inner update.
 """
 

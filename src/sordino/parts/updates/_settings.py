@@ -14,7 +14,6 @@ from sordino._base.types import PyTree
 from sordino.parts.contributions._contributions import Contribution, Lagged
 from sordino.parts.mechanisms import _maps as maps
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
-from sordino.parts.updates._averaging import RandomIterate, TailAveraged
 from sordino.parts.updates._base import Projected, Update
 from sordino.parts.updates._descent import (
     TRANSFORMS,
@@ -26,7 +25,13 @@ from sordino.parts.updates._descent import (
     Storm,
     named_transform,
 )
-from sordino.parts.updates._estimates import LaggedMomentumEstimate, RecursiveEstimate, Regularized
+from sordino.parts.updates._wrappers import (
+    LaggedMomentumEstimate,
+    RandomIterate,
+    RecursiveEstimate,
+    Regularized,
+    TailAveraged,
+)
 
 # Optimizers that say themselves where gradients are evaluated, and need a weighted estimate.
 COUPLED = ("nesterov", "anytime")
