@@ -22,6 +22,8 @@ from sordino._base.types import PyTree
 from sordino.parts.contributions._base import Evaluator, StepTerms
 
 Clip = Callable[[PyTree, ArrayLike], PyTree]
+# One for each point, or for each channel.
+Vectors = tuple[PyTree, ...]
 
 
 class Rule(ABC):
@@ -35,14 +37,12 @@ class Rule(ABC):
         """Memory after the step that evaluated gradients at `params`."""
         return memory
 
-    def points(self, params: PyTree, memory: PyTree, step: jax.Array) -> tuple[PyTree, ...]:
+    def points(self, params: PyTree, memory: PyTree, step: jax.Array) -> Vectors:
         """The points at which one example's gradient is needed; all are released already."""
         return (params,)
 
     @abstractmethod
-    def combine(
-        self, gradients: tuple[PyTree, ...], clip: Clip, terms: StepTerms
-    ) -> tuple[PyTree, ...]:
+    def combine(self, gradients: Vectors, clip: Clip, terms: StepTerms) -> Vectors:
         """One example's contribution to each channel."""
 
 
@@ -66,9 +66,7 @@ def _add(scale_a: ArrayLike, a: PyTree, scale_b: ArrayLike, b: PyTree) -> PyTree
 class GradientRule(Rule):
     """``clip(g, C)``."""
 
-    def combine(
-        self, gradients: tuple[PyTree, ...], clip: Clip, terms: StepTerms
-    ) -> tuple[PyTree, ...]:
+    def combine(self, gradients: Vectors, clip: Clip, terms: StepTerms) -> Vectors:
         return (clip(gradients[0], terms["clip"]),)
 
 
@@ -79,9 +77,7 @@ PLAIN = GradientRule()
 class WeightedRule(Rule):
     """``clip(a_t g, C)``: a gradient with the weight of its step."""
 
-    def combine(
-        self, gradients: tuple[PyTree, ...], clip: Clip, terms: StepTerms
-    ) -> tuple[PyTree, ...]:
+    def combine(self, gradients: Vectors, clip: Clip, terms: StepTerms) -> Vectors:
         weighted = jax.tree.map(lambda leaf: terms["now"] * leaf, gradients[0])
         return (clip(weighted, terms["clip"]),)
 
@@ -95,7 +91,7 @@ class _FromPrevious(Rule):
     def remember(self, memory: PyTree, params: PyTree, step: jax.Array) -> PyTree:
         return params
 
-    def points(self, params: PyTree, memory: PyTree, step: jax.Array) -> tuple[PyTree, ...]:
+    def points(self, params: PyTree, memory: PyTree, step: jax.Array) -> Vectors:
         return params, memory
 
 
@@ -106,9 +102,7 @@ class RecursiveRule(_FromPrevious):
     Clipping the two separately would bound the sum by ``(a_t + b_t) C`` only (papers/02 E1, papers/03 E15).
     """
 
-    def combine(
-        self, gradients: tuple[PyTree, ...], clip: Clip, terms: StepTerms
-    ) -> tuple[PyTree, ...]:
+    def combine(self, gradients: Vectors, clip: Clip, terms: StepTerms) -> Vectors:
         now, before = gradients
         return (clip(_add(terms["now"], now, -terms["before"], before), terms["clip"]),)
 
@@ -120,9 +114,7 @@ class TwoClipRule(_FromPrevious):
     Both weights come from the plan: ``1 - keep`` in float32 would be off by as much as a small gamma.
     """
 
-    def combine(
-        self, gradients: tuple[PyTree, ...], clip: Clip, terms: StepTerms
-    ) -> tuple[PyTree, ...]:
+    def combine(self, gradients: Vectors, clip: Clip, terms: StepTerms) -> Vectors:
         now, before = gradients
         change = clip(_add(1.0, now, -1.0, before), terms["difference_clip"])
         return (_add(terms["keep"], change, terms["fresh"], clip(now, terms["clip"])),)
@@ -132,9 +124,7 @@ class TwoClipRule(_FromPrevious):
 class PairRule(_FromPrevious):
     """Both gradients as two channels: for STORM, whose weights depend on the data (not private)."""
 
-    def combine(
-        self, gradients: tuple[PyTree, ...], clip: Clip, terms: StepTerms
-    ) -> tuple[PyTree, ...]:
+    def combine(self, gradients: Vectors, clip: Clip, terms: StepTerms) -> Vectors:
         return tuple(clip(gradient, terms["clip"]) for gradient in gradients)
 
 
@@ -163,12 +153,10 @@ class LaggedRule(Rule):
         slot = step % self.lag
         return jax.tree.map(lambda ring, leaf: ring.at[slot].set(leaf), memory, params)
 
-    def points(self, params: PyTree, memory: PyTree, step: jax.Array) -> tuple[PyTree, ...]:
+    def points(self, params: PyTree, memory: PyTree, step: jax.Array) -> Vectors:
         return params, jax.tree.map(lambda ring: ring[step % self.lag], memory)
 
-    def combine(
-        self, gradients: tuple[PyTree, ...], clip: Clip, terms: StepTerms
-    ) -> tuple[PyTree, ...]:
+    def combine(self, gradients: Vectors, clip: Clip, terms: StepTerms) -> Vectors:
         now, before = (clip(gradient, terms["clip"]) for gradient in gradients)
         return (_lagged(now, before, clip, terms),)
 
@@ -197,12 +185,10 @@ class AnchoredRule(Rule):
     def remember(self, memory: PyTree, params: PyTree, step: jax.Array) -> PyTree:
         return self._anchors(params, memory, step)
 
-    def points(self, params: PyTree, memory: PyTree, step: jax.Array) -> tuple[PyTree, ...]:
+    def points(self, params: PyTree, memory: PyTree, step: jax.Array) -> Vectors:
         return params, *self._anchors(params, memory, step)
 
-    def combine(
-        self, gradients: tuple[PyTree, ...], clip: Clip, terms: StepTerms
-    ) -> tuple[PyTree, ...]:
+    def combine(self, gradients: Vectors, clip: Clip, terms: StepTerms) -> Vectors:
         now, anchor, last = (clip(gradient, terms["clip"]) for gradient in gradients)
         rest = clip(_add(1.0, now, -1.0, anchor), terms["residual_clip"])
         return _lagged(anchor, last, clip, terms), rest

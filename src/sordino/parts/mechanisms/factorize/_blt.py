@@ -28,7 +28,7 @@ from sordino._base.errors import (
     shown,
 )
 from sordino._base.types import Json
-from sordino.parts.mechanisms._workloads import Workload, lfilter
+from sordino.parts.mechanisms._workloads import Workload
 from sordino.parts.mechanisms.factorize._toeplitz import resolve_participation
 
 Array = npt.NDArray[np.float64]
@@ -77,24 +77,6 @@ class BLTParameters:
         # 1 + sum omega_i / (x - theta_i) is the secular function of this symmetric matrix.
         return np.linalg.eigvalsh(np.diag(self.theta) - np.outer(root, root))[::-1]
 
-    def coefficients(self, n: int) -> Array:
-        """First column of ``C``, float64[n]."""
-        coef = np.zeros(require_count("n", n))
-        coef[0] = 1.0
-        step = np.arange(n - 1, dtype=np.float64)
-        for theta, omega in zip(self.theta, self.omega, strict=True):
-            coef[1:] += omega * np.exp(step * math.log(theta))
-        return coef
-
-    def inverse_coefficients(self, n: int) -> Array:
-        """First column of ``C^{-1}``, float64[n], in O(n) per buffer."""
-        coef = np.zeros(require_count("n", n))
-        coef[0] = 1.0
-        # First-order sections: the expanded polynomials lose all digits when poles crowd near 1.
-        for theta, phi in zip(sorted(self.theta, reverse=True), self.inverse_poles(), strict=True):
-            coef = np.asarray(lfilter([1.0, -theta], [1.0, -phi], coef), np.float64)
-        return coef
-
     def to_json(self) -> Json:
         """A plain dict of JSON types; inverse of :meth:`from_json`."""
         return {"theta": list(self.theta), "omega": list(self.omega)}
@@ -127,8 +109,6 @@ def optimize_blt(
         buffers: Number of buffers; by default as many as each lower the error by 0.2 %, at most 6.
         objective: ``"mean"`` for the root mean square over the steps, ``"max"`` for the last step.
 
-    Returns:
-        The parameters. Their sensitivity is ``fixed_order_sensitivity(coefficients(n), ...)``.
     """
     if buffers is not None and require_count("buffers", buffers) > _MAX_BUFFERS:
         raise SordinoError(f"buffers must be at most {_MAX_BUFFERS}, got {buffers}")
