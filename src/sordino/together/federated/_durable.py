@@ -34,7 +34,7 @@ from sordino.together.federated._chain import fresh_secret, order_key, permuted
 from sordino.together.federated._client import Client, ClientState, Mask, SentMessage
 from sordino.together.federated._contribution import LocalData
 from sordino.together.federated._messages import Refusal, Reply, RoundRequest, message_from_bytes
-from sordino.together.secure._pads import Pads
+from sordino.together.secure._mask import Pads
 
 _FILE = FileKind(
     name="the journal",

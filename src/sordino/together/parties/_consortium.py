@@ -27,8 +27,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from sordino._base.codec import digest_of, load_json, save_json
 from sordino._base.errors import DAMAGE, SordinoError, shown
 from sordino._version import __version__, code_digest
+from sordino.together._certificates import Roster, RosterEntry
 from sordino.together.parties._terms import Terms
-from sordino.together.secure._roster import Roster, RosterEntry
 
 FORMAT, VERSION = "sordino-consortium", 1
 CARD, CARD_VERSION = "sordino-party", 1
@@ -217,3 +217,12 @@ class Consortium:
     @classmethod
     def load(cls, path: Path) -> Consortium:
         return load_json(path, "a consortium file", cls.from_json)
+
+
+def described(model: Mapping[str, Any]) -> str:
+    """A model's description."""
+    if model.get("kind") == "table":
+        schema = model.get("schema")
+        target = schema.get("target") if isinstance(schema, Mapping) else None
+        return f"linear, of a table, predicting {shown(target)}"
+    return f"{shown(model.get('name'))}, each party's own installed code"

@@ -34,7 +34,7 @@ from typing import Any
 
 from sordino._base.errors import DAMAGE, SordinoError, one_line, shown
 from sordino.together.parties._journal import TurnJournal, packed, unpacked
-from sordino.together.secure._pads import Pads
+from sordino.together.secure._mask import Pads
 from sordino.together.secure._transport import StarTransport
 
 # Kinds of frames; the engine `mask`, which shares the connections, has 1 to 4.

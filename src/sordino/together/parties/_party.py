@@ -26,9 +26,8 @@ from sordino.together.parties._learner import Learner
 from sordino.together.parties._meeting import Meeting, confirm, meet
 from sordino.together.secure._base import SecureSum
 from sordino.together.secure._child import Tls
-from sordino.together.secure._mask import MaskSum
-from sordino.together.secure._mpyc_engine import MpycSum
-from sordino.together.secure._pads import Pads
+from sordino.together.secure._mask import MaskSum, Pads
+from sordino.together.secure._mpyc import MpycSum
 from sordino.together.secure._spu_engine import SpuSum
 from sordino.together.secure._transport import StarTransport
 

@@ -27,11 +27,10 @@ from typing import Any
 from sordino._base.codec import digest_of
 from sordino._base.errors import DAMAGE, SordinoError, require_choice, require_count, shown
 from sordino.engine import refuse_others
-from sordino.parts.mechanisms import MOST_DRAWS
+from sordino.parts.mechanisms import MOST_DRAWS, Mechanism
 from sordino.planning import DISCRETE, Plan, plan
 from sordino.planning.recipes import recipe_named
 from sordino.privacy import POISSON, ROW, Guarantee, require_one_row
-from sordino.together.parties._encoding import growth
 from sordino.together.secure._base import (
     TrustAssumption,
     engine_distance,
@@ -68,6 +67,14 @@ def assumption_of(engine: str, parties: int, colluders: int | None = None) -> Tr
     if engine == "plain":
         nodes = 1
     return TrustAssumption(engine, parties, t, nodes, node_colluders, False, noise)
+
+
+def growth(mechanism: Mechanism) -> int:
+    """Largest row sum of C (`DifferenceCodec`): how many steps' sums one vector may hold."""
+    rows: list[int] = []
+    for step in range(mechanism.steps):
+        rows.append(1 + sum(rows[j] for j in mechanism.cancelled_draws(step) or ()))
+    return max(rows)
 
 
 @dataclass(frozen=True)
@@ -377,3 +384,27 @@ def assumption_sentence(assumption: TrustAssumption) -> str:
         f"It holds against {whom}, as long as they follow the protocol. {noise} "
         f"(engine {assumption.engine}, {m} parties)."
     )
+
+
+def shares(terms: Terms) -> list[tuple[str, str]]:
+    """Of each party: how many of its records are in a step, and the rate of one of them."""
+    population = terms.plan.population
+    result = []
+    for place, n in enumerate(terms.examples):
+        if terms.batches:
+            b = terms.batches[place]
+            batch = f"{b:,.4g}" if b < 1000 else f"{b:,.0f}"
+            result.append((batch, f"1 in {n / b:.4g}" if b else "never"))
+        elif population.steps_per_epoch == 1:
+            result.append((f"{n:,}", "every step"))
+        else:
+            result.append((f"{n / population.steps_per_epoch:,.4g}", "once an epoch"))
+    return result
+
+
+def collusion(terms: Terms) -> str:
+    """How many may put together what they see, of how many."""
+    assumption = terms.assumption
+    if assumption.compute_nodes != assumption.parties or assumption.engine == "spu":
+        return f"{assumption.node_colluders:,} of {assumption.compute_nodes:,} nodes"
+    return f"{assumption.colluders:,} of {assumption.parties:,}"

@@ -35,15 +35,14 @@ from sordino._version import code_digest
 from sordino.engine import LedgerAccount, Source
 from sordino.engine.ledger import Ledger
 from sordino.together._callbacks import Callbacks
-from sordino.together._certificates import new_certificate
+from sordino.together._certificates import RosterEntry, new_certificate
 from sordino.together.parties._consortium import Consortium, PartyCard
 from sordino.together.parties._journal import TurnJournal
 from sordino.together.parties._learner import Learner
 from sordino.together.parties._meeting import Meeting
 from sordino.together.parties._party import PartyResult, engine_of, run_party
 from sordino.together.secure._base import SecureSum
-from sordino.together.secure._pads import new_private_key, public_key
-from sordino.together.secure._roster import RosterEntry
+from sordino.together.secure._mask import new_private_key, public_key
 from sordino.together.secure._transport import StarTransport
 from sordino.together.sites._models import ModelSpec, model_from_json, named_code, require_allowed
 
