@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -42,6 +41,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sordino._base.errors import DAMAGE, SordinoError, one_line, shown
 from sordino._base.files import require_private, write_atomically
+from sordino._base.types import Json
 
 AUTHORITY = "ca.crt"
 AUTHORITY_KEY = "ca.key"
@@ -334,7 +334,7 @@ class RosterEntry:
     def fingerprint(self) -> str:
         return certificate_fingerprint(self.certificate)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "name": self.name,
             "public_key": self.public_key.hex(),
@@ -342,7 +342,7 @@ class RosterEntry:
         }
 
     @classmethod
-    def from_json(cls, data: Any) -> RosterEntry:
+    def from_json(cls, data: Json) -> RosterEntry:
         """As `to_json` made it, in a table that may have more; raises what damage raises."""
         return cls(data["name"], bytes.fromhex(data["public_key"]), data["certificate"])
 
@@ -393,7 +393,7 @@ class Roster:
                 return member
         raise SordinoError(f"there is no party {shown(name)} in the roster")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "version": ROSTER_VERSION,
             "session": self.session,
@@ -403,7 +403,7 @@ class Roster:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Roster:
+    def from_json(cls, data: Json) -> Roster:
         try:
             if data["version"] != ROSTER_VERSION:
                 raise SordinoError(f"this roster has format version {shown(data['version'])}")

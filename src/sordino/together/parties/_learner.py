@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import PlanMismatchError, SordinoError
 from sordino._base.keys import RunKey
+from sordino._base.types import PyTree
 from sordino.engine import (
     Layout,
     Result,
@@ -46,11 +47,15 @@ from sordino.engine import (
     stepper_of,
     total_of_rows,
 )
+from sordino.parts import LinearLoss
 from sordino.parts.mechanisms import ChaCha20Generator, Mechanism, discrete_gaussian
 from sordino.parts.sampling import BLOCK, FIXED, poisson_block, poisson_width
 from sordino.privacy import POISSON, ClippedSum, NoisedSum
 from sordino.together.parties._terms import Terms
 from sordino.together.secure._base import published_variance, share_variance
+
+if TYPE_CHECKING:
+    import optax
 
 Rows = NDArray[np.int64]
 
@@ -203,13 +208,13 @@ class Learner:
         self,
         terms: Terms,
         place: int,
-        loss: Any,
-        params: Any,
-        data: Any,
+        loss: LinearLoss | Callable[..., jax.Array],
+        params: PyTree,
+        data: PyTree,
         *,
         key: RunKey,
-        optimizer: Any | None = None,
-        regularizer: Callable[[Any], jax.Array] | None = None,
+        optimizer: optax.GradientTransformation | None = None,
+        regularizer: Callable[[PyTree], jax.Array] | None = None,
         microbatch_size: int | None = None,
     ) -> None:
         terms.verify()
@@ -264,7 +269,7 @@ class Learner:
         return self.terms.variances[self.done]
 
     @property
-    def params(self) -> Any:
+    def params(self) -> PyTree:
         """What the run would return now."""
         return jax.tree.map(np.asarray, self._stepper.output(self._state))
 
@@ -342,12 +347,12 @@ def party_key(seed: int | None, place: int) -> RunKey:
 
 def train_together(
     terms: Terms,
-    loss: Any,
-    params: Any,
-    data: Sequence[Any],
+    loss: LinearLoss | Callable[..., jax.Array],
+    params: PyTree,
+    data: Sequence[PyTree],
     *,
     insecure_seed: int | None = None,
-    evaluate: Callable[[Any], Mapping[str, float]] | None = None,
+    evaluate: Callable[[PyTree], Mapping[str, float]] | None = None,
     every: int | None = None,
     lost: Sequence[int] = (),
     **options: Any,
@@ -391,10 +396,11 @@ def train_together(
     )
 
 
-def _noise(terms: Terms, turn: int, key: RunKey) -> Any:
+def _noise(terms: Terms, turn: int, key: RunKey) -> Integers:
     """What the engine of the terms would add: one draw, or every party's share."""
     assumption = terms.assumption
     share = share_variance(terms.variances[turn], assumption)
     parts = published_variance(terms.variances[turn], assumption) // share
     generator = ChaCha20Generator(key.derive(f"noise/{turn}"))
-    return sum(discrete_gaussian(share, terms.parameters, generator) for _ in range(parts))
+    draws = (discrete_gaussian(share, terms.parameters, generator) for _ in range(parts))
+    return sum(draws, np.zeros(terms.parameters, np.int64))

@@ -22,10 +22,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from sordino._base.codec import digest_of
 from sordino._base.errors import DAMAGE, SordinoError, require_choice, require_count, shown
+from sordino._base.types import Json
 from sordino.engine import refuse_others
 from sordino.parts.mechanisms import MOST_DRAWS, Mechanism
 from sordino.planning import DISCRETE, Plan, plan
@@ -62,7 +63,7 @@ def assumption_of(engine: str, parties: int, colluders: int | None = None) -> Tr
         raise SordinoError(
             f"with {parties} parties the engine {engine!r} stands up to {most} colluders, not {t}"
         )
-    noise: Any = "shares" if engine == "mask" else "inside"
+    noise: Literal["inside", "shares"] = "shares" if engine == "mask" else "inside"
     nodes, node_colluders = (3, 1) if engine == "spu" else (parties, t)
     if engine == "plain":
         nodes = 1
@@ -208,7 +209,7 @@ class Terms:
         """For the ledger."""
         return self.plan.recipe
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -222,7 +223,7 @@ class Terms:
         }
 
     @classmethod
-    def from_json(cls, data: Any) -> Terms:
+    def from_json(cls, data: Json) -> Terms:
         try:
             if (data["format"], data["version"]) != (FORMAT, VERSION):
                 raise SordinoError(f"these are not terms of version {VERSION}")

@@ -31,23 +31,27 @@ import hmac
 import pickle
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sordino._base.errors import MissingExtraError, SordinoError, one_line, require_count, shown
 from sordino._base.processes import clean_environment, python_module
+from sordino._base.types import Json
 from sordino.together.secure._base import Integers, TrustAssumption
 from sordino.together.secure._child import Child, Tls, check_values, split_address
 from sordino.together.secure._door import STRANGER_PATIENCE, listening, open_door
 from sordino.together.secure._spu_side import answer_requests
 from sordino.together.secure._table import BITS, LARGEST_NOISE, ladder
+
+T = TypeVar("T")
 
 # The prime field of all shares.
 MODULUS = 2**61 - 1
@@ -200,7 +204,7 @@ def require_mpyc() -> None:
 def forbid_pickle() -> None:
     """Make every attempt to unpickle in this process an error, by whatever library."""
 
-    def refuse(*_: Any, **__: Any) -> Any:
+    def refuse(*_: object, **__: object) -> NoReturn:
         raise SordinoError("another party sent a pickle, which nobody here opens")
 
     for module in (pickle, import_module("_pickle")):
@@ -223,10 +227,10 @@ class Tables:
     bits: int
     level_bits: int
     factors: tuple[int, ...]
-    public: Any
+    public: NDArray[np.object_]
 
     @classmethod
-    def asked(cls, request: dict[str, Any]) -> Tables:
+    def asked(cls, request: Json) -> Tables:
         bits, level_bits = int(request["bits"]), int(request["level_bits"])
         low, rungs = bits // 2, request["rungs"]
         rows = [
@@ -242,7 +246,7 @@ class Tables:
 class Party:
     """This party's runtime and its connections."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: Json) -> None:
         addresses = [(host, int(port)) for host, port in request["addresses"]]
         self._index, self._timeout = int(request["index"]), float(request["timeout"])
         tls = request["tls"]
@@ -267,7 +271,7 @@ class Party:
         # Whoever has not been let in by all finds out here, before anything is shared.
         self._run(self._agree(-1, bytes.fromhex(request["agreed"]), "was set up in another way"))
 
-    def noised_sum(self, request: dict[str, Any], body: bytes) -> bytes:
+    def noised_sum(self, request: Json, body: bytes) -> bytes:
         """One sum; what is returned is the same at every party."""
         values = np.frombuffer(body, "<i8")
         if len(values) != request["dimension"]:
@@ -282,14 +286,13 @@ class Party:
     def _peers(self) -> list[Any]:
         return [peer for peer in self._runtime.parties if peer.pid != self._index]
 
-    def _run(self, work: Any) -> Any:
+    def _run(self, work: Awaitable[T]) -> T:
         """Do it within the time, unless a party is lost meanwhile."""
 
-        async def watched() -> Any:
+        async def watched() -> T:
             task = asyncio.ensure_future(work)
-            await asyncio.wait(
-                {task, self._lost}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
-            )
+            waited: set[asyncio.Future[Any]] = {task, self._lost}
+            await asyncio.wait(waited, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
             if self._lost.done():
@@ -330,7 +333,7 @@ class Party:
             if door is not None:
                 door.cancel()
 
-    async def _reach(self, address: tuple[str, int], made: Callable[[], Any]) -> None:
+    async def _reach(self, address: tuple[str, int], made: Callable[[], asyncio.Protocol]) -> None:
         context = None if self._tls is None else self._tls.context(server=False)
         while True:
             try:
@@ -346,7 +349,7 @@ class Party:
         if not self._lost.done():
             self._lost.set_result(party)
 
-    async def _sum(self, request: dict[str, Any], values: Any) -> Any:
+    async def _sum(self, request: Json, values: NDArray[np.int64]) -> NDArray[np.int64]:
         different = "is at another sum: its vector or its noise is another"
         await self._agree(int(request["turn"]), bytes.fromhex(request["agreed"]), different)
         runtime = self._runtime
@@ -448,7 +451,7 @@ def _exchanger(tls: Tls | None, lost: Callable[[int], None]) -> Any:
     base: Any = import_module("mpyc.asyncoro").MessageExchanger
 
     class Exchanger(base):  # type: ignore[misc]
-        def connection_made(self, transport: Any) -> None:
+        def connection_made(self, transport: asyncio.Transport) -> None:
             self.known = False
             self.admitted = self.runtime._loop.create_future()
             if self.peer_pid is not None:  # this party has connected to that one
@@ -482,7 +485,7 @@ def _exchanger(tls: Tls | None, lost: Callable[[int], None]) -> Any:
             if self.known and self.peer_pid is not None:
                 lost(self.peer_pid)
 
-        def _is(self, party: int, transport: Any) -> bool:
+        def _is(self, party: int, transport: asyncio.Transport) -> bool:
             if tls is None:
                 return True
             try:

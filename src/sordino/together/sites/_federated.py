@@ -41,6 +41,7 @@ from sordino._base.files import (
     write_atomically,
 )
 from sordino._base.keystore import KeyStore
+from sordino._base.types import Json
 from sordino.together._certificates import (
     AUTHORITY,
     create_authority,
@@ -57,7 +58,7 @@ from sordino.together.federated._messages import Coordinator, Endpoint
 from sordino.together.federated._server import Server
 from sordino.together.federated._sum_stream import SumStream
 from sordino.together.secure._mask import new_private_key, public_key
-from sordino.together.sites._models import ModelSpec, load_model_description
+from sordino.together.sites._models import Arrays, ModelSpec, load_model_description
 
 AGREEMENT, MODEL_DESCRIPTION = "agreement.json", "model.json"
 
@@ -253,7 +254,7 @@ def _common(folder: Path, allow: Collection[str]) -> tuple[Agreement, ModelSpec]
     return agreement, model
 
 
-def _toml(path: Path, cls: type) -> dict[str, Any]:
+def _toml(path: Path, cls: type) -> Json:
     try:
         return known_fields(path.name, tomllib.loads(path.read_text("utf-8")), cls)
     except OSError as error:
@@ -306,7 +307,7 @@ def run_directly(coordinator: Coordinator, endpoints: Mapping[str, Endpoint]) ->
 def local_parts(
     agreement: Agreement,
     model: ModelSpec,
-    data: Sequence[tuple[Any, ...]],
+    data: Sequence[Arrays],
     *,
     private: Mapping[str, bytes] | None = None,
 ) -> dict[str, ClientConfig]:
@@ -336,7 +337,7 @@ def local_parts(
 def local_clients(
     agreement: Agreement,
     model: ModelSpec,
-    data: Sequence[tuple[Any, ...]],
+    data: Sequence[Arrays],
     *,
     insecure_seed: int | None = None,
     private: Mapping[str, bytes] | None = None,
