@@ -155,10 +155,10 @@ for _option in (
     Option(
         "order_seed",
         int,
-        "which public order reshuffled batches have",
+        "which public order fixed or reshuffled batches have",
         low=0,
         panel=BATCHES,
-        needs=(("sampling", ("reshuffled",)),),
+        needs=(("sampling", ("fixed", "reshuffled")),),
     ),
     Option("first_batch", int, "size of the first batch, where it differs", low=1, panel=BATCHES),
     Option(

@@ -116,7 +116,8 @@ def schedule_fields(kind: str) -> dict[str, Any]:
 
 def make(kind: str, parameters: dict[str, Any]) -> NoiseSchedule:
     """The schedule of this kind with these parameters, or an error that names the right ones."""
-    cls, known = SCHEDULES[kind], schedule_fields(kind)
+    cls = SCHEDULES[kind]
+    known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     for name in parameters:
         if name not in known:
             hint = nearest(name, known) if known else ", nor any other"
