@@ -7,7 +7,7 @@ import math
 import operator
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -55,6 +55,7 @@ class Plan:
     Attributes:
       queries: what is asked of the data, in this order; exactly one of them is the training run, whose
         fields (`population`, `mechanism`, `noise_multiplier`, ...) are the plan's own as well.
+      training: the training run.
       guarantee: of all answers together.
       epsilon, delta: the budget that the plan was made for, if it was made for one.
     """
@@ -64,14 +65,13 @@ class Plan:
     guarantee: Guarantee
     epsilon: float | None = None
     delta: float | None = None
+    training: Training = field(init=False)
 
-    @property
-    def training(self) -> Training:
-        """The training run."""
+    def __post_init__(self) -> None:
         runs = [query for query in self.queries if isinstance(query, Training)]
         if len(runs) != 1:
             raise SordinoError(f"a plan has one training run, this one has {len(runs)}")
-        return runs[0]
+        object.__setattr__(self, "training", runs[0])
 
     @property
     def others(self) -> tuple[Query, ...]:
@@ -175,8 +175,8 @@ class Plan:
         An update is post-processing, so nothing about privacy is decided anew.
         """
         built = self.with_training(update=replace(self.update, **changes))
-        if "_verified" in self.__dict__:
-            built.__dict__["_verified"] = self.__dict__["_verified"]
+        if self._is_verified():
+            built._remember()
         return built
 
     def with_training(self, **changes: Any) -> Plan:
@@ -204,9 +204,10 @@ class Plan:
         Whoever runs a plan or pays for one calls this before the first record is read. A plan that
         `sordino.plan` made, or that was verified before, costs microseconds.
         """
-        decisive, known = self._decisive(), self.__dict__.get("_verified", ())
-        if len(known) == len(decisive) and all(map(operator.is_, known, decisive)):
+        if self._is_verified():
             return
+        if not any(query is self.training for query in self.queries):
+            raise SordinoError("this plan is damaged: its training run is none of its queries")
         self.training.check_parts()
         digest = self._decisive_digest()
         if digest not in _VERIFIED:
@@ -214,10 +215,15 @@ class Plan:
             _VERIFIED.add(digest)
         self._remember()
 
+    def _is_verified(self) -> bool:
+        """Whether its fields are the very objects that were found to give what it states."""
+        decisive, known = self._decisive(), self.__dict__.get("_verified", ())
+        return len(known) == len(decisive) and all(map(operator.is_, known, decisive))
+
     def _decisive(self) -> tuple[object, ...]:
         """The objects that decide whether the plan gives what it states."""
         parts = (part for query in self.queries for part in query.decisive())
-        return (self.recipe, self.guarantee, self.epsilon, self.delta, *parts)
+        return (self.recipe, self.guarantee, self.epsilon, self.delta, self.training, *parts)
 
     def _decisive_digest(self) -> str:
         """Of what is written about them."""

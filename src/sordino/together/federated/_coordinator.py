@@ -377,7 +377,7 @@ def _array(name: str, raw: bytes, size: int) -> NDArray[Any]:
     return result.astype(result.dtype.newbyteorder("="))
 
 
-def _row(record: RoundRecord) -> tuple[Any, ...]:
+def _row(record: RoundRecord) -> tuple[int | str, ...]:
     spent: dict[str, float] = {}  # the column is there for files of earlier versions
     parts = (record.committed, record.blocks, list(record.asked), spent, record.metrics)
     texts = [json.dumps(part if isinstance(part, list) else dict(part)) for part in parts]
