@@ -92,7 +92,8 @@ class Session:
         self._noise = run_noise(plan, Layout.of(params, plan.contribution.channels), self._key)
         self._noise_state = self._noise.init()
         self._block: _NoiseBlock | None = None
-        self._starts = _aligned(plan.population.steps, plan.mechanism.boundaries)
+        steps = plan.population.steps
+        self._starts = [*chunk_starts(steps, _NOISE_STEPS, plan.mechanism.boundaries), steps]
         self._stepper: Stepper | None = None
         self._state = State(params, None, None)
         self._slot_of: NDArray[np.int64] | None = None
@@ -297,10 +298,6 @@ class _NoiseBlock(NamedTuple):
     end: int
     rows: PyTree
     state_after: NoiseState
-
-
-def _aligned(steps: int, boundaries: tuple[int, ...]) -> list[int]:
-    return [*chunk_starts(steps, _NOISE_STEPS, boundaries), steps]
 
 
 def _placed(leaf: ArrayLike, places: NDArray[np.int64], width: int) -> NDArray[np.generic]:

@@ -55,21 +55,16 @@ def query_from_json(data: object) -> Query:
     return QUERIES[data.get("kind", "")](data)
 
 
-def check_names(queries: Sequence[Query]) -> None:
-    """Refuse two queries of one name: they would have the same noise."""
-    names = [query.name for query in queries]
-    for name in names:
-        if names.count(name) > 1:
-            raise SordinoError(
-                f"two queries of this plan are called {name!r}; give each its own name"
-            )
-
-
 def guarantee_of_all(
     queries: Sequence[Query], *, adjacency: str, unit: str, delta_hint: float | None
 ) -> Guarantee:
     """The guarantee of all answers together, on the same data."""
-    check_names(queries)
+    names = [query.name for query in queries]
+    for name in names:
+        if names.count(name) > 1:  # they would have the same noise
+            raise SordinoError(
+                f"two queries of this plan are called {name!r}; give each its own name"
+            )
     alone = [
         query.guarantee(adjacency=adjacency, unit=unit, delta_hint=delta_hint) for query in queries
     ]

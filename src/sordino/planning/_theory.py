@@ -11,6 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from sordino._base.errors import (
     SordinoError,
@@ -36,9 +37,8 @@ def _dp_nsgd(*, examples: int, dimension: int, epsilon: float, delta: float) -> 
     ``T = eps N^2 / (log2 T sqrt(d ln(1/delta)))`` (solved for T), ``eta = 1/sqrt(N T)``,
     ``alpha = eps N / (T log2 T sqrt(d ln(1/delta))) = 1/N``; momentum is ``1 - alpha``.
     """
-    N, d = require_count("examples", examples), require_count("dimension", dimension)
-    require_positive("epsilon", epsilon)
-    scale = epsilon * N**2 / math.sqrt(d * -math.log(require_fraction("delta", delta)))
+    N = examples
+    scale = epsilon * N**2 / math.sqrt(dimension * -math.log(delta))
     _require(
         scale >= 2,
         "Theorem 6 of Tran & Cutkosky (2022)",
@@ -65,8 +65,7 @@ def _dp_nsgd_sr(
     ``eta = 1/sqrt(N T)``, ``gamma = eta N`` (at most 1/2). ``difference_clip = L eta N`` never binds,
     because steps have length eta.
     """
-    N, d = require_count("examples", examples), require_count("dimension", dimension)
-    require_positive("epsilon", epsilon)
+    N, d = examples, dimension
     T = N ** (7 / 3) * epsilon ** (4 / 3) / d ** (2 / 3)
     _require(
         T >= 4 * N,
@@ -80,8 +79,8 @@ def _dp_nsgd_sr(
         "alpha": N**0.75 * epsilon / (T**0.75 * math.sqrt(d)),
         "learning_rate": eta,
         "gamma": eta * N,
-        "clip": require_positive("lipschitz", lipschitz),
-        "difference_clip": require_positive("smoothness", smoothness) * eta * N,
+        "clip": lipschitz,
+        "difference_clip": smoothness * eta * N,
     }
 
 
@@ -102,12 +101,9 @@ def _dp_srm(
     ``min(zeta / (L ||v||), 1 / (2 L))``, which keep differences below the clip zeta. Batch sizes are
     as the formulas give them, not rounded.
     """
-    n, d = require_count("examples", examples), require_count("dimension", dimension)
-    G, L = require_positive("lipschitz", lipschitz), require_positive("smoothness", smoothness)
-    require_positive("epsilon", epsilon)
-    log = -math.log(require_fraction("delta", delta))
-    descent = L * require_positive("gap", gap)
-    zeta = math.sqrt(G) * (descent * d * log) ** 0.25 / math.sqrt(n * epsilon)
+    G, L, descent = lipschitz, smoothness, smoothness * gap
+    zeta = math.sqrt(G) * (descent * dimension * -math.log(delta)) ** 0.25
+    zeta /= math.sqrt(examples * epsilon)
     gamma = math.sqrt(2) * zeta
     _require(
         gamma <= 1, "Theorem 4.4 of Wang et al.", f"gamma = sqrt(2) zeta = {gamma:.3g} is above 1"
@@ -138,12 +134,9 @@ def _dp_gd(
 
     The paper gives the order of T; the constant here is 1.
     """
-    n, d = require_count("examples", examples), require_count("dimension", dimension)
-    G, L = require_positive("lipschitz", lipschitz), require_positive("smoothness", smoothness)
-    log = -math.log(require_fraction("delta", delta))
-    descent = L * require_positive("gap", gap)
-    steps = n * require_positive("epsilon", epsilon) * math.sqrt(descent) / (G * math.sqrt(d * log))
-    return {"steps": float(math.ceil(steps)), "learning_rate": 1 / L, "clip": G}
+    steps = examples * epsilon * math.sqrt(smoothness * gap)
+    steps /= lipschitz * math.sqrt(dimension * -math.log(delta))
+    return {"steps": float(math.ceil(steps)), "learning_rate": 1 / smoothness, "clip": lipschitz}
 
 
 def _dp_mu2(
@@ -162,14 +155,12 @@ def _dp_mu2(
     The clip is ``S = G + 2 L D``, the ball's radius D/2, and the learning rate the appendix's at the
     rho of (epsilon, delta) under replace-one, converted exactly.
     """
-    n, m = require_count("examples", examples), require_count("batch_size", batch_size)
-    d = require_count("dimension", dimension)
+    n, m, L = examples, batch_size, smoothness
     _require(m <= n, "Appendix F of Reshef & Levy (2025)", f"a batch of {m} needs {m} rows")
-    G, L = require_positive("lipschitz", lipschitz), require_positive("smoothness", smoothness)
-    S = G + 2 * L * require_positive("diameter", diameter)
+    S = lipschitz + 2 * L * diameter
     T = n // m
     rho = mu_from_epsilon_delta(epsilon, delta)
-    rate = min(rho * diameter * m / (2 * S * T * math.sqrt(d)), 1 / (4 * L * T))
+    rate = min(rho * diameter * m / (2 * S * T * math.sqrt(dimension)), 1 / (4 * L * T))
     return {"steps": float(T), "learning_rate": rate, "clip": S, "radius": diameter / 2}
 
 
@@ -188,12 +179,8 @@ def _dp_srgd(
     ``B = floor(sqrt(n))``, or less where the noise asks for it (with the 1/M that is missing in
     print), ``T = floor(n/B)``, ``beta = M + (8 L + 16 M D) n^1.5 / (D B^2)``, ``zeta = 4 L + 8 M D``.
     """
-    n, d = require_count("examples", examples), require_count("dimension", dimension)
-    require_positive("epsilon", epsilon)
-    require_fraction("delta", delta)
-    L, M = require_positive("lipschitz", lipschitz), require_positive("smoothness", smoothness)
-    D = require_positive("diameter", diameter)
-    zeta = 4 * L + 8 * M * D
+    n, d, M, D = examples, dimension, smoothness, diameter
+    zeta = 4 * lipschitz + 8 * M * D
     B = math.isqrt(n)
     while (most := _largest_batch(n, d, epsilon, delta, n // B, zeta / 4, M * D)) < B:
         B = math.floor(most)
@@ -217,6 +204,12 @@ def _largest_batch(
     return scale * n**1.5 * epsilon / (2 * math.sqrt(2 * d * logs) * smooth_span)
 
 
+# What each fact must be; theorems get facts that are.
+_CHECKS: Mapping[str, Callable[[str, Any], float]] = MappingProxyType(
+    dict.fromkeys(("examples", "dimension", "batch_size"), require_count)
+    | dict.fromkeys(("epsilon", "lipschitz", "smoothness", "diameter", "gap"), require_positive)
+    | {"delta": require_fraction}
+)
 # Hyper-parameters of the papers' theorems, by recipe; the facts they need are the arguments.
 _THEORY: Mapping[str, Callable[..., dict[str, float]]] = MappingProxyType(
     {
@@ -254,4 +247,4 @@ def theory_defaults(name: str, **facts: float) -> Mapping[str, float]:
         raise SordinoError(
             f"the theory defaults of {name} {kind} {wrong[0]!r}; they need {', '.join(needed)}"
         )
-    return _THEORY[name](**facts)
+    return _THEORY[name](**{fact: _CHECKS[fact](fact, facts[fact]) for fact in needed})

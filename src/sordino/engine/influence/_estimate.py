@@ -97,7 +97,7 @@ class EstimatedInfluence:
             far worse than uniform noise, one that is too flat gives up little.
         """
         plan, population = self.plan, self.plan.population
-        rising = require_choice("fit", fit, FITS) == "exponential"
+        require_choice("fit", fit, FITS)
         if population.sampling == POISSON and plan.epsilon is not None and plan.delta is not None:
             return subsampled_schedule(
                 self._log_q(fit),
@@ -109,7 +109,7 @@ class EstimatedInfluence:
                 ratio_cap=ratio_cap,
             )
         separation = least_separation(population)
-        if rising:
+        if fit == "exponential":
             return ExpInfluence(self.rate(), ratio_cap=ratio_cap, separation=separation)
         return Influence(
             tuple(self.smooth_log_q().tolist()), ratio_cap=ratio_cap, separation=separation

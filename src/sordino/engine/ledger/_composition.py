@@ -252,13 +252,11 @@ def noise_factor(charges: Iterable[Charge], charge: Charge, allowance: Allowance
     spent = list(charges)
     if isinstance(charge, SelectionGuarantee):
         return None
-    if not charge.sampled:
-        room = what_fits(spent, allowance).mu
-        return charge.gaussian_mu / room * (1 + 1e-6) if room > 0 else None
-
     room = what_fits(spent, allowance).mu
     if room <= 0:
         return None
+    if not charge.sampled:
+        return charge.gaussian_mu / room * (1 + 1e-6)
     # In the limit of many steps a sampled run is Gaussian too: a good first guess, and each check of
     # one costs a convolution (more of it the larger the noise).
     low, high = 1.0, LARGEST_FACTOR
