@@ -141,7 +141,7 @@ def test_modules_are_private_but_for_the_doors() -> None:
 # Who reads what is clipped but not noised: the door and the noisy minimum; who adds up; who hands a sum to
 # secure addition or adds a client's own noise; audits, of clipped sums of their own canaries.
 SEES_CLIPPED = {
-    "engine/_stepper.py",
+    "engine/_release.py",
     "engine/_adaptive.py",
     "parts/_rounding.py",
     "parts/contributions/_gradient.py",
