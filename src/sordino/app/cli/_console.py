@@ -50,7 +50,7 @@ def spoken_warnings() -> Iterator[list[str]]:
     """Privacy warnings as yellow lines on standard error, each once; yields the messages so far."""
     said: list[str] = []
 
-    def show(message: Any, category: Any, *rest: Any, **more: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         text = " ".join(str(message).split())
         if not issubclass(category, PrivacyWarning):
             before(message, category, *rest, **more)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sordino import planning, privacy
 from sordino._base.errors import SordinoError
+from sordino._base.types import Json
 from sordino.app.cli._console import new_table, out, say
 from sordino.engine import ledger as ledgers
 
@@ -112,7 +113,7 @@ def headroom(
     """
     book = _opened(ledger)
     fits = book.what_fits(dataset)
-    answer: dict[str, Any] = {"mu": fits.mu, "epsilon": fits.epsilon, "delta": fits.delta}
+    answer: Json = {"mu": fits.mu, "epsilon": fits.epsilon, "delta": fits.delta}
     lines = [_room(fits)]
     if plan is not None:
         try:
@@ -175,7 +176,7 @@ def _opened(path: Path | None) -> Ledger:
     return ledgers.Ledger.open(_named(path))
 
 
-def _print_json(data: Any) -> None:
+def _print_json(data: object) -> None:
     say(json.dumps(data, indent=1))
 
 

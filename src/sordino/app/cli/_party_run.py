@@ -7,17 +7,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import typer
 
 from sordino._base.files import write_atomically
+from sordino._base.types import PyTree
 from sordino._version import __version__
 from sordino.app.cli._console import _bytes, err, out, say, show_guarantee
 from sordino.app.cli._train import today
 from sordino.together import federated, parties
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from rich.progress import Progress, TaskID
+
     from sordino.together.parties import Consortium, PartyResult, TurnRecord
     from sordino.together.sites import PartySite
 
@@ -56,14 +61,14 @@ class Lines:
     def scored(self, settled: int, scores: Scores) -> None:
         self._say("score", settled=settled, scores=dict(scores))
 
-    def _say(self, event: str, **fields: Any) -> None:
+    def _say(self, event: str, **fields: object) -> None:
         typer.echo(json.dumps({"event": event, **fields}))
 
 
 class Bar:
     """A bar on a terminal; elsewhere a line now and then."""
 
-    def __init__(self, bar: Any, task: Any, steps: int, lost: int) -> None:
+    def __init__(self, bar: Progress, task: TaskID, steps: int, lost: int) -> None:
         self._bar, self._task, self._steps = bar, task, steps
         self._plain = bar.disable
         self._lost = lost
@@ -143,6 +148,15 @@ def lines() -> Iterator[Display]:
     yield Lines()
 
 
+class ScoredRun(Protocol):
+    """What is scored between two turns."""
+
+    @property
+    def finished(self) -> bool: ...
+    @property
+    def params(self) -> PyTree: ...
+
+
 class Scoring:
     """Scores of the model on public data every so many turns, kept in a file of the party's folder.
 
@@ -155,7 +169,7 @@ class Scoring:
 
     def __init__(
         self,
-        evaluate: Callable[[Any], Scores] | None,
+        evaluate: Callable[[NDArray[np.float32]], Scores] | None,
         every: int,
         kept: Mapping[int, Scores],
         keep: Callable[[Mapping[int, Scores]], None],
@@ -163,14 +177,14 @@ class Scoring:
         self._evaluate, self._every, self._keep = evaluate, every, keep
         self.scores = dict(kept)
 
-    def after(self, record: TurnRecord, learner: Any) -> Scores:
+    def after(self, record: TurnRecord, learner: ScoredRun) -> Scores:
         """Scores after this turn, if they are due."""
         settled = record.turn + 1
         if settled % self._every and not learner.finished:
             return {}
         return self.of(settled, lambda: learner.params)
 
-    def of(self, settled: int, params: Callable[[], Any]) -> Scores:
+    def of(self, settled: int, params: Callable[[], PyTree]) -> Scores:
         """Scores of these parameters."""
         if self._evaluate is None:
             return {}
@@ -195,7 +209,7 @@ def kept_scores(path: Path) -> dict[int, Scores]:
         return {}
 
 
-def keep_scores(path: Path, scores: Any) -> None:
+def keep_scores(path: Path, scores: Mapping[int, Scores]) -> None:
     write_atomically(path, json.dumps(scores) + "\n")
 
 

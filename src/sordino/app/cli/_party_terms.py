@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sordino import models, parts, planning
 from sordino._base.errors import SordinoError, shown
+from sordino._base.types import Json
 from sordino.app.cli._console import new_table, out, say, show_plan
 from sordino.together import parties, sites
 
@@ -99,13 +100,13 @@ class ProposalOptions:
             return sites.table_model(models.Schema.load(self.schema))
         return sites.own_model(str(self.model))
 
-    def asked(self, options: RecipeOptions) -> dict[str, Any]:
+    def asked(self, options: RecipeOptions) -> Json:
         """The recipe's options, and what of a plan can be set by ``--set`` besides."""
         given = options.of(self.recipe, lattice_steps=int, adjacency=str, unit=str)
         stated = {"adjacency": self.adjacency, "unit": self.unit}
         return given | {name: value for name, value in stated.items() if value is not None}
 
-    def terms(self, model: ModelSpec, examples: Sequence[int], asked: Mapping[str, Any]) -> Terms:
+    def terms(self, model: ModelSpec, examples: Sequence[int], asked: Json) -> Terms:
         """For parties with so many records; `asked` as above."""
 
         spec = planning.RECIPES[self.recipe]
@@ -114,7 +115,16 @@ class ProposalOptions:
         batches = _numbers(self.batches, len(examples))
         size, epochs = self.batch_size, self.epochs
         if linear:
-            result = self._defaults(model.loss, sum(examples), spec.full_batch, asked)
+            # What `sordino train` would choose for a table, but for passes: here each step is a message.
+            result = models.choose_settings(
+                model.loss,
+                examples=sum(examples),
+                recipe=self.recipe,
+                epochs=None if spec.full_batch else models.EPOCHS,
+                batch_size=None if spec.full_batch else size,
+                clip=asked.get("clip"),
+                momentum=asked.get("momentum"),
+            )
             size = result.batch_size if batches is None and size is None else size
             epochs = result.epochs if epochs is None and self.steps is None else epochs
             wanted = {"clip": result.clip, "momentum": result.momentum}
@@ -144,19 +154,6 @@ class ProposalOptions:
             update = {"learning_rate": rate, "momentum": result.momentum}
             terms = replace(terms, plan=terms.plan.with_update(**update))
         return terms
-
-    def _defaults(self, loss: Any, examples: int, whole: bool, asked: Mapping[str, Any]) -> Any:
-        """What `sordino train` would choose for a table, but for passes: here each step is a message."""
-
-        return models.choose_settings(
-            loss,
-            examples=examples,
-            recipe=self.recipe,
-            epochs=None if whole else models.EPOCHS,
-            batch_size=None if whole else self.batch_size,
-            clip=asked.get("clip"),
-            momentum=asked.get("momentum"),
-        )
 
 
 def _numbers(text: str | None, parties: int) -> list[float] | None:

@@ -6,13 +6,14 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sordino import planning
 from sordino._base.errors import SordinoError, require_count
 from sordino._base.files import write_atomically
+from sordino._base.types import Json
 from sordino.app.cli._console import check_outputs, err, new_table, out, say, show_plan
 from sordino.app.cli._options import RecipeOptions, with_options
 
@@ -108,7 +109,7 @@ def plan(
         raise SordinoError("one plan is of one recipe; add --compare to rank several")
     if parameters is not None:
         require_count("parameters", parameters)
-    request: dict[str, Any] = {
+    request: Json = {
         "examples": examples,
         "batch_size": batch_size,
         "epochs": epochs,
@@ -143,7 +144,7 @@ def plan(
 
 def _compared(
     names: list[str],
-    request: dict[str, Any],
+    request: Json,
     options: RecipeOptions,
     as_json: bool,
     *,

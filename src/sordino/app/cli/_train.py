@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sordino import engine, models, privacy
 from sordino._base.errors import SordinoError, nearest, require_choice, require_positive
+from sordino._base.types import Json
 from sordino.app.cli._console import (
     INTERRUPTED,
     err,
@@ -26,6 +27,8 @@ from sordino.app.cli._output import check_free, staged_folder, write_run
 from sordino.engine import ledger as ledgers
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sordino.models import Schema
 
 TASKS = ("auto", "classification", "regression")
@@ -61,13 +64,13 @@ class TableRun:
         str | None, typer.Option(help="The data set's name in the ledger. Default: the file's.")
     ] = None
 
-    def check(self, file: Path) -> dict[str, Any]:
+    def check(self, file: Path) -> Json:
         """Find typos before a large file is read; the estimator's settings for a ledger."""
         require_choice("task", self.task, TASKS)
         require_positive("epsilon", self.epsilon)
         return check_account(self.ledger, self.dataset, file)
 
-    def settings(self, options: RecipeOptions) -> dict[str, Any]:
+    def settings(self, options: RecipeOptions) -> Json:
         """What the estimator is told."""
 
         return {
@@ -80,7 +83,7 @@ class TableRun:
             "adjacency": self.adjacency,
         }
 
-    def schema(self, frame: Any) -> tuple[str, Schema]:
+    def schema(self, frame: pd.DataFrame) -> tuple[str, Schema]:
         """The task and the schema of a table."""
         return resolve_task(self.task, public_schema(frame, self.target, self.schema_file))
 
@@ -210,7 +213,7 @@ def _people_note(unit: str, person_column: str | None) -> list[str]:
     ]
 
 
-def apart(frame: Any, person_column: str | None) -> tuple[Any, Any | None]:
+def apart(frame: pd.DataFrame, person_column: str | None) -> tuple[pd.DataFrame, pd.Series | None]:
     """The table without the column of people's ids, and that column."""
     if person_column is None:
         return frame, None
@@ -231,7 +234,7 @@ def check_no_feature(person_column: str | None, schema: Schema) -> None:
         )
 
 
-def check_account(ledger: Path | None, dataset: str | None, file: Path) -> dict[str, Any]:
+def check_account(ledger: Path | None, dataset: str | None, file: Path) -> Json:
     """The estimator's settings for a ledger; a wrong name is found out before the table is read."""
     if ledger is None:
         if dataset is not None:
@@ -284,7 +287,7 @@ def _beside(file: Path) -> Path:
     return file.with_name(f"{file.stem.removesuffix('.csv')}-sordino")
 
 
-def public_schema(frame: Any, target: str | None, path: Path | None) -> Schema:
+def public_schema(frame: pd.DataFrame, target: str | None, path: Path | None) -> Schema:
     """The schema given, or one taken from the data with a warning; its target is settled."""
     from dataclasses import replace
 
