@@ -17,7 +17,7 @@ from sordino import models
 from sordino._base.errors import SordinoError, require_choice, require_count
 from sordino._base.files import write_atomically
 from sordino._base.types import PyTree
-from sordino.app.cli._console import INTERRUPTED, err, out, say, show_guarantee
+from sordino.app.cli._console import INTERRUPTED, err, out, progress_bar, say, show_guarantee
 from sordino.app.cli._train import today
 from sordino.together import federated, sites
 
@@ -380,24 +380,9 @@ def _spent(mu: float, agreement: Agreement) -> str:
 @contextmanager
 def _watched(agreement: Agreement) -> Iterator[federated.Callbacks]:
     """A bar with rounds, participation and score, and a line for everything unusual."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
     console = out()
-    columns = (
-        TextColumn("rounds"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-    )
     plain = not console.is_terminal
-    with Progress(*columns, console=console, disable=plain) as bar:
+    with progress_bar("rounds", console, width=24) as bar:
         task = bar.add_task("", total=agreement.rounds)
 
         def done(record: RoundRecord) -> None:

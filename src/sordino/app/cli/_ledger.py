@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from sordino import planning, privacy
 from sordino._base.errors import SordinoError
@@ -152,8 +154,6 @@ def cancel(
 @app.command()
 def verify(ledger: _File = None, as_json: _Json = False) -> None:
     """Check every seal, table and plan, and that this is the latest copy."""
-    from dataclasses import asdict
-
     result = _opened(ledger).verify()
     if as_json:
         _print_json(asdict(result))
@@ -172,7 +172,6 @@ def _named(path: Path | None) -> Path:
 
 
 def _opened(path: Path | None) -> Ledger:
-
     return ledgers.Ledger.open(_named(path))
 
 
@@ -194,8 +193,6 @@ _STYLES = {
 
 
 def show_status(status: Status) -> None:
-    from rich.markup import escape
-
     console, allowance = out(), status.dataset.allowance
     if status.epsilon is not None:
         assert allowance.epsilon is not None
@@ -238,8 +235,6 @@ def show_status(status: Status) -> None:
 
 
 def _show_history(entries: Sequence[LedgerEntry]) -> None:
-    from rich.markup import escape
-
     table = new_table()
     table.add_column("", justify="right", style="dim")
     table.add_column("when (UTC)", no_wrap=True)

@@ -51,7 +51,6 @@ class RecipeOptions:
 
         `also` are arguments besides that may be set, with their types.
         """
-
         return planning.read_settings(recipe, self.given, self.texts, also)
 
 

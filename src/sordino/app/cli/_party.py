@@ -31,11 +31,10 @@ from sordino.app.cli._party_run import (
     lines,
     progress,
     show_end,
-    write_report,
     write_results,
 )
 from sordino.app.cli._party_terms import ProposalOptions, show_consortium, show_members, show_shares
-from sordino.app.cli._train import check_account
+from sordino.app.cli._train import DatasetName, LedgerFile, check_account, today
 from sordino.engine import ledger as ledgers
 from sordino.together import parties as parties_room
 from sordino.together import secure, sites
@@ -160,13 +159,8 @@ def join(
     folder: Party,
     *,
     data: Annotated[Path, typer.Option(help="This party's table, or what its model loads.")],
-    ledger: Annotated[
-        Path | None,
-        typer.Option(envvar="SORDINO_LEDGER", help="The ledger that keeps the data set's budget."),
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="The data set's name in the ledger. Default: the file's.")
-    ] = None,
+    ledger: LedgerFile = None,
+    dataset: DatasetName = None,
     test_file: Test = None,
     every: Every = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the others at first.")] = 600.0,
@@ -299,8 +293,14 @@ def simulate(
     target = report or folder / REPORT
     write_results(folder, consortium)
     written = [simulation.copy_model(), folder / GUARANTEE, target]
-    write_report(
-        target, consortium, records, history, title=f"{consortium.name} (simulated)", own=None
+    parties_room.write_parties_report(
+        target,
+        consortium,
+        records,
+        title=f"{consortium.name} (simulated)",
+        own=None,
+        history=history,
+        date=today(),
     )
     show_end(consortium, records, history, written)
 

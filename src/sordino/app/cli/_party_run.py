@@ -14,7 +14,7 @@ import typer
 from sordino._base.files import write_atomically
 from sordino._base.types import PyTree
 from sordino._version import __version__
-from sordino.app.cli._console import _bytes, err, out, say, show_guarantee
+from sordino.app.cli._console import _bytes, err, out, progress_bar, say, show_guarantee
 from sordino.app.cli._train import today
 from sordino.together import federated, parties
 
@@ -121,24 +121,7 @@ def progress(steps: int, *, lost: int = 0) -> Iterator[Display]:
     Args:
       lost: turns that were lost before.
     """
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.table import Column
-
-    console = out()
-    columns = (
-        TextColumn("turns"),
-        BarColumn(bar_width=16),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=False)),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with progress_bar("turns", out(), width=16) as bar:
         yield Bar(bar, bar.add_task("", total=steps), steps, lost)
 
 
@@ -226,10 +209,16 @@ def finish(
     written = [folder / "model.npz", folder / GUARANTEE]
     records = {site.name: list(finished.records)}
     if report is not None:
-        write_report(
-            report, consortium, records, scoring.history, title=consortium.name, own=site.name,
+        parties.write_parties_report(
+            report,
+            consortium,
+            records,
+            title=consortium.name,
+            own=site.name,
+            history=scoring.history,
             different=finished.different,
-        )  # fmt: skip
+            date=today(),
+        )
         written.append(report)
     if as_json:
         typer.echo(
@@ -269,29 +258,6 @@ def write_results(folder: Path, consortium: Consortium) -> None:
         "date": today(),
     }
     write_atomically(folder / GUARANTEE, json.dumps(stated, indent=1) + "\n")
-
-
-def write_report(
-    path: Path,
-    consortium: Consortium,
-    records: dict[str, list[TurnRecord]],
-    history: Sequence[dict[str, float]],
-    *,
-    title: str,
-    own: str | None,
-    different: Sequence[str] = (),
-) -> None:
-
-    parties.write_parties_report(
-        path,
-        consortium,
-        records,
-        title=title,
-        own=own,
-        history=history,
-        different=different,
-        date=today(),
-    )
 
 
 def show_end(

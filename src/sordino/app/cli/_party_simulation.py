@@ -68,7 +68,6 @@ class Simulation:
         names: Sequence[str],
     ) -> Simulation:
         """Make what is not there yet: parties, the consortium file, signatures."""
-
         count = len(names)
         if len(data) not in (1, count):
             raise SordinoError(f"give one table, or one for each of the {count} parties")
@@ -110,7 +109,6 @@ class Simulation:
 
     def _code(self) -> list[Path]:
         """Where the model was found, if it is the user's own code: the parties find it there too."""
-
         name = sites.named_code(self.consortium.model)
         result = None if name is None else sites.code_folder(name)
         return [] if result is None else [result]

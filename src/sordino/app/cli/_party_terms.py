@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from sordino import models, parts, planning
 from sordino._base.errors import SordinoError, shown
@@ -93,7 +94,6 @@ class ProposalOptions:
     ] = 60.0
 
     def made_model(self) -> ModelSpec:
-
         if (self.schema is None) == (self.model is None):
             raise SordinoError("give --schema for tables, or --model for a model of your own")
         if self.schema is not None:
@@ -108,7 +108,6 @@ class ProposalOptions:
 
     def terms(self, model: ModelSpec, examples: Sequence[int], asked: Json) -> Terms:
         """For parties with so many records; `asked` as above."""
-
         spec = planning.RECIPES[self.recipe]
         options = dict(asked)
         linear = isinstance(model.loss, parts.LinearLoss)
@@ -183,8 +182,6 @@ def show_consortium(consortium: Consortium, *, own: str | None = None) -> None:
 
 def show_shares(consortium: Consortium, *, own: str | None = None) -> None:
     """One line for each party: what it brings, and how often a record of it is used."""
-    from rich.markup import escape
-
     table = new_table()
     table.add_column("party", overflow="fold")
     for name in ("records", "in a step", "rate"):

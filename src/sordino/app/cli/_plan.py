@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
+from rich.text import Text
 
 from sordino import planning
 from sordino._base.errors import SordinoError, require_count
@@ -19,7 +21,6 @@ from sordino.app.cli._options import RecipeOptions, with_options
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
     from sordino.planning import Plan, Recipe, RecipeRanking
 
@@ -187,8 +188,6 @@ def _save(made: Plan | None, out_file: Path | None, plot: Path | None) -> None:
 
 def _show_comparison(found: RecipeRanking) -> None:
     """The ranking as a table, what was left out, and the conclusion in words."""
-    from rich.markup import escape
-
     console = out()
     best = found.best
     console.print(
@@ -256,8 +255,6 @@ def recipes(
 
 
 def _page(recipe: Recipe) -> Text:
-    from rich.text import Text
-
     text = Text()
     text.append(f"{recipe.title}\n", style="bold")
     parts = (
@@ -281,8 +278,6 @@ def _page(recipe: Recipe) -> Text:
 
 def _options(recipe: Recipe) -> Table:
     """The recipe's options with their defaults: the values that it allows, where it allows fewer."""
-    from rich.markup import escape
-
     table = new_table()
     table.add_column("option", style="cyan", no_wrap=True)
     table.add_column("default", no_wrap=True)

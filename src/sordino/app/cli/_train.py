@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +33,13 @@ if TYPE_CHECKING:
     from sordino.models import Schema
 
 TASKS = ("auto", "classification", "regression")
+LedgerFile = Annotated[
+    Path | None,
+    typer.Option(envvar="SORDINO_LEDGER", help="The ledger that keeps the data set's budget."),
+]
+DatasetName = Annotated[
+    str | None, typer.Option(help="The data set's name in the ledger. Default: the file's.")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +64,8 @@ class TableRun:
     adjacency: Annotated[str | None, typer.Option(help="zero-out, add-remove or replace-one.")] = (
         None
     )
-    ledger: Annotated[
-        Path | None,
-        typer.Option(envvar="SORDINO_LEDGER", help="The ledger that keeps the data set's budget."),
-    ] = None
-    dataset: Annotated[
-        str | None, typer.Option(help="The data set's name in the ledger. Default: the file's.")
-    ] = None
+    ledger: LedgerFile = None
+    dataset: DatasetName = None
 
     def check(self, file: Path) -> Json:
         """Find typos before a large file is read; the estimator's settings for a ledger."""
@@ -72,7 +75,6 @@ class TableRun:
 
     def settings(self, options: RecipeOptions) -> Json:
         """What the estimator is told."""
-
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,
@@ -289,8 +291,6 @@ def _beside(file: Path) -> Path:
 
 def public_schema(frame: pd.DataFrame, target: str | None, path: Path | None) -> Schema:
     """The schema given, or one taken from the data with a warning; its target is settled."""
-    from dataclasses import replace
-
     given = None if path is None else models.Schema.load(path)
     named = given.target if given is not None else None
     if target is None and named is None:
@@ -307,8 +307,6 @@ def public_schema(frame: pd.DataFrame, target: str | None, path: Path | None) ->
 
 def resolve_task(task: str, schema: Schema) -> tuple[str, Schema]:
     """The task, from what the schema says about the target, and the schema that fits it."""
-    from dataclasses import replace
-
     if task == "auto":
         if schema.classes is not None:
             return "classification", schema
@@ -324,8 +322,6 @@ def resolve_task(task: str, schema: Schema) -> tuple[str, Schema]:
 
 def today() -> str:
     """The date for reports; the library itself reads no clock."""
-    from datetime import date
-
     return date.today().isoformat()
 
 
