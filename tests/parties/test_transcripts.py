@@ -16,15 +16,13 @@ import numpy as np
 import pytest
 from scipy.special import chdtrc
 
-from sordino.parts.mechanisms._chacha import ChaCha20Generator
-from sordino.parts.mechanisms._discrete import discrete_gaussian
+from sordino.parts.mechanisms._discrete import ChaCha20Generator, discrete_gaussian
 from sordino.together.parties._learner import _noise, party_key
 from sordino.together.parties._terms import agree, assumption_of
 from sordino.together.secure import _mask as mask
 from sordino.together.secure import _pads as pads
 from sordino.together.secure._base import published_variance, share_variance
-from sordino.together.secure._mask import MaskSum
-from sordino.together.secure._pads import Pads, new_private_key, public_key
+from sordino.together.secure._mask import MaskSum, Pads, new_private_key, public_key
 from sordino.together.secure._transport import StarTransport
 from tests.parties.faults import (
     Study,

@@ -208,7 +208,7 @@ class ClientNeighbours:
 
         def world(sign: float) -> Client:
             rows = _data(small, unit, message, sign)
-            own = LocalData(small, None, start, rows, contribution=kind)
+            own = LocalData(small, LeastSquares(), start, rows, contribution=kind)
             return Client(small.clients[0], small, own)
 
         return cls(small, unit, message, (world(without), world(1.0)), kind)
