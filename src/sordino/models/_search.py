@@ -10,8 +10,8 @@ r"""Hyper-parameter search that pays for itself.
 The best of ten private runs is not as private as one of them. Two ways to pay:
 
 * "random-stopping": the number of trials is secret and random with mean `n_trials`, and only the best one
-  is ever seen; the price hardly grows with the number of trials (`privacy/selection.py`; Papernot &
-  Steinke 2022).
+  is ever seen; the price hardly grows with the number of trials
+  (`sordino.privacy.SelectionGuarantee`; Papernot & Steinke 2022).
 * "composition": exactly `n_trials` trials, all of which may be looked at; each gets mu / sqrt(n_trials).
 """
 
