@@ -122,7 +122,7 @@ class MembershipReport:
       auc_bound: the largest area under the curve that the guarantee allows.
       changes: neighbouring steps between a model with an example and one with another in its place.
       confidence: of all bounds against the claim together.
-      detectable: the smallest area that would have exceeded the claim with probability `power.POWER`;
+      detectable: the smallest area that would have exceeded the claim with probability `POWER`;
         infinite if none would.
     """
 

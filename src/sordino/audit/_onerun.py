@@ -96,7 +96,7 @@ class OneRunResult:
       confidence: that neither bound is too high.
       exposure: area under the attack's curve; 0.5 is guessing.
       detectable: the smallest mu, in units of the claim's, that would have refuted it with probability
-        `power.POWER` for canaries as telling as these; infinite if none would.
+        `POWER` for canaries as telling as these; infinite if none would.
       curve: (false positive rate, true positive rate) of the scores.
       training: the run's result, with the model.
     """

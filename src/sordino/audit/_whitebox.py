@@ -134,7 +134,7 @@ class AuditResult:
       curve: (false positive rate, true positive rate) of the attack.
       guarantee: the claim in full.
       detectable: the smallest leak, in units of the claim, that would have raised the alarm with
-        probability `power.POWER`; infinite if none would.
+        probability `POWER`; infinite if none would.
       moved: the step in which the example moves the sum furthest; None where it was not looked at.
     """
 

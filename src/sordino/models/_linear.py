@@ -304,10 +304,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         self, public: Public, prepare: RowPreparation
     ) -> tuple[NDArray[np.float32], ArrayLike]:
         """Rows of the public data that a fit is watched on, prepared like the others, and its y."""
-        try:
-            X, y = public
-        except (TypeError, ValueError):
-            raise SordinoError("public must be a pair (X, y) of public data") from None
+        X, y = public_pair(public)
         if prepare.schema is None:
             X = self._checked(X, reset=False)
         else:
@@ -341,6 +338,15 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         tags.non_deterministic = self.random_state is None
         return tags
+
+
+def public_pair(public: Public) -> Public:
+    """X and y of public data."""
+    try:
+        X, y = public
+    except (TypeError, ValueError):
+        raise SordinoError("public must be a pair (X, y) of public data") from None
+    return X, y
 
 
 def check_lengths(X: Features, y: ArrayLike) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -81,6 +81,21 @@ def _listed(name: str, values: Candidates) -> list[object]:
             "before it starts"
         )
     return [values.rvs(random_state=np.random.RandomState(0))]
+
+
+def length(values: Sized) -> int:
+    try:
+        return len(values)
+    except TypeError:
+        return 0
+
+
+def text_of(values: Candidates) -> str:
+    """Candidates in words, the same from run to run."""
+    if isinstance(values, Distribution):
+        own = getattr(getattr(values, "dist", None), "name", type(values).__name__)
+        return f"{own} {getattr(values, 'args', ())} {getattr(values, 'kwds', {})}"
+    return repr(list(values))
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ r"""Hyper-parameter search that pays for itself.
 The best of ten private runs is not as private as one of them. Two ways to pay:
 
 * "random-stopping": the number of trials is secret and random with mean `n_trials`, and only the best one
-  is ever seen; the price hardly grows with the number of trials (`privacy/selection.py`; Papernot &
-  Steinke 2022).
+  is ever seen; the price hardly grows with the number of trials
+  (`sordino.privacy.SelectionGuarantee`; Papernot & Steinke 2022).
 * "composition": exactly `n_trials` trials, all of which may be looked at; each gets mu / sqrt(n_trials).
 """
 
@@ -20,8 +20,8 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sized
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -57,6 +57,7 @@ from sordino.models._linear import (
     check_lengths,
     note_fit,
     one_release,
+    public_pair,
     refuse_folds,
     source_of,
 )
@@ -65,8 +66,10 @@ from sordino.models._rehearsal import (
     Distribution,
     Params,
     Rehearsal,
+    length,
     members,
     said_once,
+    text_of,
     unsaid,
 )
 from sordino.planning import Plan
@@ -185,6 +188,7 @@ def _has(name: str) -> Callable[[PrivateSearch], bool]:
     return check
 
 
+@dataclass(eq=False, repr=False)
 class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """Find hyper-parameters and a model with them, at one total price.
 
@@ -232,34 +236,19 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         `fit` takes tells roughly how many; see "Tuning" in docs/threat-model.md.
     """
 
-    def __init__(
-        self,
-        estimator: BaseEstimator,
-        param_distributions: Mapping[str, Candidates],
-        *,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        n_trials: float = 10,
-        method: str = STOPPING,
-        eta: float = LOGARITHMIC,
-        scoring: str | Scorer | None = None,
-        holdout: float = 0.2,
-        ledger: Ledger | str | Path | None = None,
-        dataset: str | None = None,
-        random_state: RandomState = None,
-    ) -> None:
-        self.estimator = estimator
-        self.param_distributions = param_distributions
-        self.epsilon = epsilon
-        self.delta = delta
-        self.n_trials = n_trials
-        self.method = method
-        self.eta = eta
-        self.scoring = scoring
-        self.holdout = holdout
-        self.ledger = ledger
-        self.dataset = dataset
-        self.random_state = random_state
+    estimator: BaseEstimator
+    param_distributions: Mapping[str, Candidates]
+    _: KW_ONLY
+    epsilon: float = 1.0
+    delta: float | None = None
+    n_trials: float = 10
+    method: str = STOPPING
+    eta: float = LOGARITHMIC
+    scoring: str | Scorer | None = None
+    holdout: float = 0.2
+    ledger: Ledger | str | Path | None = None
+    dataset: str | None = None
+    random_state: RandomState = None
 
     def fit(
         self,
@@ -450,10 +439,10 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             if name not in settings:
                 raise SordinoError(f"{type(self.estimator).__name__} has no parameter {name!r}")
             if not isinstance(values, Distribution) and (
-                isinstance(values, str) or not _length(values)
+                isinstance(values, str) or not length(values)
             ):
                 raise SordinoError(f"the candidates for {name} must be a list of values")
-        return tuple((name, _text(values)) for name, values in sorted(space.items()))
+        return tuple((name, text_of(values)) for name, values in sorted(space.items()))
 
     def _number_of_trials(self) -> int:
         wanted = require_count("n_trials", self.n_trials)  # type: ignore[arg-type]
@@ -514,10 +503,13 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             X, _, _ = own._describe(X, y)
         return source_of(X, y, rows=_num_samples(X), stated=stated)
 
+    def _best(self) -> BaseEstimator:
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_
+
     @property
     def classes_(self) -> Labels:
-        check_is_fitted(self, "best_estimator_")
-        return np.asarray(self.best_estimator_.classes_)
+        return np.asarray(self._best().classes_)
 
     @property
     def n_features_in_(self) -> int:
@@ -528,27 +520,22 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     @available_if(_has("predict"))  # type: ignore[untyped-decorator]
     def predict(self, X: Features) -> Labels:
         """Predictions of the best trial."""
-        check_is_fitted(self, "best_estimator_")
-        return np.asarray(self.best_estimator_.predict(X))
+        return np.asarray(self._best().predict(X))
 
     @available_if(_has("predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Features) -> NDArray[np.float64]:
         """Class probabilities of the best trial."""
-        check_is_fitted(self, "best_estimator_")
-        return np.asarray(self.best_estimator_.predict_proba(X))
+        return np.asarray(self._best().predict_proba(X))
 
     @available_if(_has("decision_function"))  # type: ignore[untyped-decorator]
     def decision_function(self, X: Features) -> NDArray[np.float64]:
         """Logits of the best trial."""
-        check_is_fitted(self, "best_estimator_")
-        return np.asarray(self.best_estimator_.decision_function(X))
+        return np.asarray(self._best().decision_function(X))
 
     def score(self, X: Features, y: ArrayLike) -> float:
         """The best trial's score on other (PUBLIC) data."""
-        check_is_fitted(self, "best_estimator_")
-        return float(
-            check_scoring(self.best_estimator_, scoring=self.scoring)(self.best_estimator_, X, y)
-        )
+        best = self._best()
+        return float(check_scoring(best, scoring=self.scoring)(best, X, y))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -570,10 +557,7 @@ class _PublicScore:
 
     @classmethod
     def of(cls, public: Public, scorer: Scorer) -> _PublicScore:
-        try:
-            X, y = public
-        except (TypeError, ValueError):
-            raise SordinoError("public must be a pair (X, y) of public data") from None
+        X, y = public_pair(public)
         check_consistent_length(X, y)
         return cls(X, y, scorer)
 
@@ -629,18 +613,3 @@ def _check_price(price: object, plan: SearchPlan) -> None:
         raise SordinoError(
             f"a trial costs mu {price.mu:.6g} where the search has {plan.trial_mu:.6g} for it"
         )
-
-
-def _length(values: Sized) -> int:
-    try:
-        return len(values)
-    except TypeError:
-        return 0
-
-
-def _text(values: Candidates) -> str:
-    """Candidates in words, the same from run to run."""
-    if isinstance(values, Distribution):
-        own = getattr(getattr(values, "dist", None), "name", type(values).__name__)
-        return f"{own} {getattr(values, 'args', ())} {getattr(values, 'kwds', {})}"
-    return repr(list(values))

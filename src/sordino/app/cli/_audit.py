@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -263,8 +264,6 @@ def _plans(
 def _show_white_box(
     results: Sequence[AuditResult], confidence: float, skipped: Sequence[str]
 ) -> None:
-    from math import isfinite
-
     table = new_table(collapse_padding=True)
     table.add_column("recipe", no_wrap=True)
     headings = ("mu\nclaimed", "mu measured\n(interval)", "epsilon\nclaimed", "epsilon\nat least")
@@ -296,7 +295,6 @@ def _show_white_box(
 
 
 def _show_one_run(result: OneRunResult) -> None:
-
     table = new_table(show_header=False)
     table.add_column(style="cyan")
     table.add_column(justify="right")
@@ -317,7 +315,6 @@ def _show_one_run(result: OneRunResult) -> None:
 
 
 def _show_membership(report: MembershipReport) -> None:
-
     table = new_table()
     table.add_column("attack", no_wrap=True)
     for heading in ("measure", "found", "interval", "allowed"):

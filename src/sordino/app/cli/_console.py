@@ -8,13 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Column, Table
+from rich.text import Text
 
 from sordino._base.errors import PrivacyWarning, SordinoError
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.progress import Progress
 
     from sordino.planning import Plan
     from sordino.report import ScoreTable
@@ -50,7 +54,7 @@ def spoken_warnings() -> Iterator[list[str]]:
     """Privacy warnings as yellow lines on standard error, each once; yields the messages so far."""
     said: list[str] = []
 
-    def show(message: Any, category: Any, *rest: Any, **more: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         text = " ".join(str(message).split())
         if not issubclass(category, PrivacyWarning):
             before(message, category, *rest, **more)
@@ -67,9 +71,6 @@ def spoken_warnings() -> Iterator[list[str]]:
 
 def new_table(**settings: Any) -> Table:
     """A table as all commands show them: a line below the headings, and no frame."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     return Table(box=SIMPLE_HEAD, pad_edge=False, **settings)
 
 
@@ -85,10 +86,6 @@ def show_plan(plan: Plan, parameters: int | None = None) -> None:
         for heading, text in lines:
             say(f"{heading:>{width}}  {text}")
         return
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
-
     grid = Table.grid(padding=(0, 2))
     grid.add_column(justify="right", style="cyan", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -118,11 +115,29 @@ def show_guarantee(sentence: str) -> None:
     if not console.is_terminal:
         console.print(sentence, soft_wrap=True, markup=False)
         return
-    from rich.panel import Panel
-    from rich.text import Text
-
     body = Text(sentence)
     console.print(Panel(body, title="[bold]guarantee[/]", title_align="left", border_style="green"))
+
+
+def progress_bar(what: str, console: Console, *, width: int) -> Progress:
+    """A bar over the turns or rounds of a run, with a description; only on a terminal."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn(what),
+        BarColumn(bar_width=width),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=False)),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        disable=not console.is_terminal,
+    )
 
 
 def check_outputs(*files: Path | None, plot: Path | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,10 @@ from sordino.app.cli._output import REPORT, staged_folder, write_run, write_tabl
 from sordino.app.cli._train import show_folder, today
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sordino.models import Schema
+    from sordino.report import Measured
 
 EPSILON, DELTA = 1.0, 1e-6
 TEST_SHARE = 0.2
@@ -69,7 +72,7 @@ def demo(
     say(f"\nOpen {out_folder / REPORT} in a browser.")
 
 
-def split(frame: Any) -> tuple[Any, Any]:
+def split(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Training and test rows, by a fixed public permutation."""
     import numpy as np
 
@@ -78,7 +81,7 @@ def split(frame: Any) -> tuple[Any, Any]:
     return frame.iloc[order[count:]], frame.iloc[order[:count]]
 
 
-def without_privacy(train: Any, test: Any, schema: Schema) -> Any:
+def without_privacy(train: pd.DataFrame, test: pd.DataFrame, schema: Schema) -> Measured:
     """scikit-learn's logistic regression on the same prepared rows: NOT private."""
     from sklearn.linear_model import LogisticRegression
 

@@ -9,19 +9,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sordino import models
 from sordino._base.errors import SordinoError, require_choice, require_count
 from sordino._base.files import write_atomically
-from sordino.app.cli._console import INTERRUPTED, err, out, say, show_guarantee
+from sordino._base.types import PyTree
+from sordino.app.cli._console import INTERRUPTED, err, out, progress_bar, say, show_guarantee
 from sordino.app.cli._train import today
 from sordino.together import federated, sites
 
 if TYPE_CHECKING:
-    from sordino.together.federated import Agreement, DurableServer, RoundRecord
+    from sordino.together.federated import Agreement, DurableClient, DurableServer, RoundRecord
+    from sordino.together.sites import ModelSpec
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -106,7 +108,7 @@ def init(
         if schema is not None
         else sites.own_model(str(model))
     )
-    names: Any = (
+    names: int | list[str] = (
         int(clients) if clients.isdecimal() else [one.strip() for one in clients.split(",")]
     )
     count = require_count("clients", names) if isinstance(names, int) else len(names)
@@ -287,7 +289,7 @@ def simulate(
             f"give one table, or one for each of the {count:,} clients; got {len(data):,}"
         )
     loaded = [model.load(path) for path in data]
-    rows: Sequence[tuple[Any, ...]] = loaded
+    rows: Sequence[tuple[PyTree, ...]] = loaded
     if len(data) == 1:
         if len(loaded[0]) != 2:
             raise SordinoError("this model's data cannot be dealt out; give a file for each client")
@@ -338,7 +340,7 @@ def _resumable() -> Iterator[None]:
 class ReportingEndpoint:
     """An endpoint that says what happens, for a client's terminal."""
 
-    def __init__(self, endpoint: Any, agreement: Agreement) -> None:
+    def __init__(self, endpoint: DurableClient, agreement: Agreement) -> None:
         self._endpoint, self._agreement = endpoint, agreement
 
     def answer(self, message: bytes) -> bytes:
@@ -349,6 +351,7 @@ class ReportingEndpoint:
             err().print(f"turn {reply.turn}: refused: {why}", markup=False, soft_wrap=True)
         else:
             sent = self._endpoint.state.sent
+            assert sent is not None
             say(
                 f"turn {sent.turn:,}, round {sent.round:,}: sent message {sent.index:,}; "
                 f"{_spent(self._endpoint.spent, self._agreement)}"
@@ -377,24 +380,9 @@ def _spent(mu: float, agreement: Agreement) -> str:
 @contextmanager
 def _watched(agreement: Agreement) -> Iterator[federated.Callbacks]:
     """A bar with rounds, participation and score, and a line for everything unusual."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
     console = out()
-    columns = (
-        TextColumn("rounds"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-    )
     plain = not console.is_terminal
-    with Progress(*columns, console=console, disable=plain) as bar:
+    with progress_bar("rounds", console, width=24) as bar:
         task = bar.add_task("", total=agreement.rounds)
 
         def done(record: RoundRecord) -> None:
@@ -418,7 +406,7 @@ def _watched(agreement: Agreement) -> Iterator[federated.Callbacks]:
 def _finish(
     folder: Path,
     coordinator: DurableServer,
-    model: Any,
+    model: ModelSpec,
     agreement: Agreement,
     *,
     is_private: bool = True,

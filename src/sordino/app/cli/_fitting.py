@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
+from sordino._base.types import Json
 from sordino.app.cli._console import show_plan
 from sordino.engine import Source
 from sordino.models import PrivateClassifier, PrivateRegressor, Schema, checked_classes
 from sordino.parts import LeastSquares, LinearLoss, Logistic, Softmax
 from sordino.planning import Plan
 from sordino.report import COVERED, NO_PRIVATE_DATA, Measured, ScoreTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Fitted: TypeAlias = PrivateClassifier | PrivateRegressor
+# Codes of classes, or numbers in [-1, 1].
+Labels: TypeAlias = NDArray[Any]
 
 CLASSIFICATION = "classification"
 MISLABELLED, RANDOM, GRADIENT = "mislabelled", "random", "gradient"
@@ -25,14 +34,14 @@ ACCURACY, ERROR = "accuracy", "root mean squared error"
 class _OfTable:
     """Shows the plan before the first record is used; a ledger knows the data by the whole table."""
 
-    frame: Any = None
+    frame: pd.DataFrame | None = None
 
-    def _plan(self, *arguments: Any) -> Plan:
-        plan: Plan = super()._plan(*arguments)  # type: ignore[misc]
+    def _plan(self, examples: int, loss: LinearLoss) -> Plan:
+        plan: Plan = super()._plan(examples, loss)  # type: ignore[misc]
         show_plan(plan)
         return plan
 
-    def _source(self, X: Any, y: Any) -> Source:
+    def _source(self, X: Sized, y: object) -> Source:
         # All of a file is the data set: how many rows that is need not be public for it.
         return Source(X if self.frame is None else self.frame, rows=len(X))
 
@@ -47,13 +56,13 @@ class _Regressor(_OfTable, PrivateRegressor):
 
 def fit(
     task: str,
-    frame: Any,
+    frame: pd.DataFrame,
     schema: Schema,
-    settings: dict[str, Any],
-    test: Any | None = None,
+    settings: Json,
+    test: pd.DataFrame | None = None,
     *,
-    people: Any | None = None,
-) -> Any:
+    people: pd.Series | None = None,
+) -> Fitted:
     """A fitted estimator for the rows of `frame`, with everything public taken from `schema`.
 
     `test`, a public table, gives the curve in the report; `people`, an id for each row, is checked.
@@ -63,12 +72,12 @@ def fit(
         raise SordinoError(
             f"the target {schema.target!r} has missing values; remove those rows or fill them first"
         )
-    public: dict[str, Any] = {
+    public: Json = {
         "feature_bounds": schema.bounds,
         "categories": schema.categories,
         "examples": schema.examples,
     }
-    model: Any
+    model: _Classifier | _Regressor
     if task == CLASSIFICATION:
         model = _Classifier(classes=schema.classes, verbose=1, **public, **settings)
     else:
@@ -89,7 +98,7 @@ def fit(
         raise SordinoError(str(error).strip().splitlines()[0]) from None
 
 
-def score(model: Any, test: Any, schema: Schema) -> ScoreTable:
+def score(model: Fitted, test: pd.DataFrame, schema: Schema) -> ScoreTable:
     """The private model beside a constant answer, on a test table that is public."""
     features, target = schema.split(test)
     if not len(test) or target.isna().any():
@@ -118,8 +127,10 @@ def score(model: Any, test: Any, schema: Schema) -> ScoreTable:
     return ScoreTable(ERROR, rows, len(test))
 
 
-def _epsilon(model: Any) -> float:
-    return float(model.guarantee_.epsilon(model.guarantee_.delta_hint))
+def _epsilon(model: Fitted) -> float:
+    delta = model.guarantee_.delta_hint
+    assert delta is not None
+    return float(model.guarantee_.epsilon(delta))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,9 +141,9 @@ class AuditTable:
     """
 
     rows: NDArray[np.float32]
-    labels: NDArray[Any]
+    labels: Labels
     loss: LinearLoss
-    estimator: Any
+    estimator: Fitted
 
     def plan(self, canaries: int) -> Plan:
         """The estimator's plan for these rows and some canaries."""
@@ -143,7 +154,7 @@ class AuditTable:
         """Weights before training."""
         return np.zeros(self.loss.parameter_shape(self.rows.shape[1]), np.float32)
 
-    def canaries(self, kind: str, count: int) -> tuple[Any, ...] | int:
+    def canaries(self, kind: str, count: int) -> tuple[NDArray[np.float32], Labels] | int:
         """Canaries of a kind, from the operating system's entropy; see `sordino.audit.one_run`."""
         if kind == GRADIENT:
             return count
@@ -155,7 +166,7 @@ class AuditTable:
         chosen = rng.integers(len(self.rows), size=count)
         return self.rows[chosen], self._other_labels(rng, self.labels[chosen])
 
-    def _other_labels(self, rng: np.random.Generator, labels: NDArray[Any]) -> NDArray[Any]:
+    def _other_labels(self, rng: np.random.Generator, labels: Labels) -> Labels:
         """A wrong class each, or the far end of the range."""
         if isinstance(self.loss, LeastSquares):
             return np.where(labels > 0, -1.0, 1.0).astype(np.float32)
@@ -164,16 +175,16 @@ class AuditTable:
         return np.asarray(other.astype(labels.dtype))
 
 
-def prepared(task: str, frame: Any, schema: Schema, settings: dict[str, Any]) -> AuditTable:
+def prepared(task: str, frame: pd.DataFrame, schema: Schema, settings: Json) -> AuditTable:
     """The rows of a table, prepared as `sordino train` does."""
     features, target = schema.split(frame)
     if target.isna().any():
         raise SordinoError(f"the target {schema.target!r} has missing values; remove those rows")
-    public: dict[str, Any] = {
+    public: Json = {
         "feature_bounds": schema.bounds,
         "categories": schema.categories,
     }
-    estimator: Any
+    estimator: Fitted
     loss: LinearLoss
     if task == CLASSIFICATION:
         estimator = PrivateClassifier(**public, **settings)
@@ -188,7 +199,7 @@ def prepared(task: str, frame: Any, schema: Schema, settings: dict[str, Any]) ->
     return AuditTable(prepare(X), numbers, loss, estimator)
 
 
-def _scaled(target: Any, bounds: Any) -> NDArray[np.float32]:
+def _scaled(target: pd.Series, bounds: tuple[float, float] | None) -> NDArray[np.float32]:
     try:
         values = np.asarray(target.to_numpy(), np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -205,7 +216,7 @@ def _scaled(target: Any, bounds: Any) -> NDArray[np.float32]:
 class LoadedModel:
     """A saved model as weights and a loss, and its rows of any table."""
 
-    model: Any
+    model: Fitted
     target: str
 
     @property
@@ -222,16 +233,17 @@ class LoadedModel:
         stacked = model._preparation.to_rows(model.coef_, model.intercept_, model.n_features_in_)
         return stacked.reshape(self.loss.parameter_shape(stacked.shape[1]))
 
-    def rows(self, frame: Any, name: str) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    def rows(self, frame: pd.DataFrame, name: str) -> tuple[NDArray[np.float32], Labels]:
         """Prepared rows and labels of a table."""
-        model = self.model
-        model.schema_.check_columns(frame)
+        model, schema = self.model, self.model.schema_
+        assert schema is not None
+        schema.check_columns(frame)
         if self.target not in frame.columns:
             raise SordinoError(f"the table of {name} has no column {self.target!r}")
         truth = frame[self.target]
         if truth.isna().any():
             raise SordinoError(f"the table of {name} has rows without a {self.target!r}")
-        rows = model._preparation(frame[list(model.schema_.names)])
+        rows = model._preparation(frame[list(schema.names)])
         if not hasattr(model, "classes_"):
             return rows, _scaled(truth, model.target_bounds_)
         labels, classes = truth.to_numpy(), np.asarray(model.classes_)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from sordino import planning, privacy
 from sordino._base.errors import SordinoError
+from sordino._base.types import Json
 from sordino.app.cli._console import new_table, out, say
 from sordino.engine import ledger as ledgers
 
@@ -112,7 +115,7 @@ def headroom(
     """
     book = _opened(ledger)
     fits = book.what_fits(dataset)
-    answer: dict[str, Any] = {"mu": fits.mu, "epsilon": fits.epsilon, "delta": fits.delta}
+    answer: Json = {"mu": fits.mu, "epsilon": fits.epsilon, "delta": fits.delta}
     lines = [_room(fits)]
     if plan is not None:
         try:
@@ -151,8 +154,6 @@ def cancel(
 @app.command()
 def verify(ledger: _File = None, as_json: _Json = False) -> None:
     """Check every seal, table and plan, and that this is the latest copy."""
-    from dataclasses import asdict
-
     result = _opened(ledger).verify()
     if as_json:
         _print_json(asdict(result))
@@ -171,11 +172,10 @@ def _named(path: Path | None) -> Path:
 
 
 def _opened(path: Path | None) -> Ledger:
-
     return ledgers.Ledger.open(_named(path))
 
 
-def _print_json(data: Any) -> None:
+def _print_json(data: object) -> None:
     say(json.dumps(data, indent=1))
 
 
@@ -193,8 +193,6 @@ _STYLES = {
 
 
 def show_status(status: Status) -> None:
-    from rich.markup import escape
-
     console, allowance = out(), status.dataset.allowance
     if status.epsilon is not None:
         assert allowance.epsilon is not None
@@ -237,8 +235,6 @@ def show_status(status: Status) -> None:
 
 
 def _show_history(entries: Sequence[LedgerEntry]) -> None:
-    from rich.markup import escape
-
     table = new_table()
     table.add_column("", justify="right", style="dim")
     table.add_column("when (UTC)", no_wrap=True)

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -31,13 +31,18 @@ from sordino.app.cli._plan import plan, recipes
 from sordino.app.cli._released import predict, verify
 from sordino.app.cli._train import train
 
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+    from click import Context
+
 BAD_INPUT = 2
 
 
 class CommandGroup(TyperGroup):
     """Turns errors into one line and an exit code, for every command alike."""
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: Context) -> object:
         try:
             with spoken_warnings():
                 return super().invoke(ctx)
@@ -121,7 +126,7 @@ def main() -> None:
     run_app(app)
 
 
-def run_app(commands: Callable[[], Any]) -> None:
+def run_app(commands: Callable[[], object]) -> None:
     """Run a command line to its end; Ctrl-C ends it without a traceback, wherever it comes."""
     sys.unraisablehook = _insisting(sys.unraisablehook)
     try:
@@ -135,14 +140,16 @@ def run_app(commands: Callable[[], Any]) -> None:
         raise
 
 
-def _insisting(before: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _insisting(
+    before: Callable[[UnraisableHookArgs], object],
+) -> Callable[[UnraisableHookArgs], None]:
     """A hook that raises Ctrl-C again where it got lost.
 
     It may arrive inside a callback of the garbage collector, of which jax has one: the interpreter
     prints the exception there, and goes on.
     """
 
-    def hook(lost: Any) -> None:
+    def hook(lost: UnraisableHookArgs) -> None:
         if issubclass(lost.exc_type, KeyboardInterrupt):
             threading.Timer(0.05, _thread.interrupt_main).start()
         else:

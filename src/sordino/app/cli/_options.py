@@ -20,6 +20,7 @@ from rich.markup import escape
 
 from sordino import planning
 from sordino._base.errors import SordinoError
+from sordino._base.types import Json
 from sordino.app.cli._console import err
 from sordino.planning import OPTIONS, Option
 
@@ -42,15 +43,14 @@ _OLD_RECIPE = Annotated[str | None, typer.Option("--method", hidden=True)]
 class RecipeOptions:
     """What was asked of a recipe: by options of the command, and by ``--set``."""
 
-    given: dict[str, Any] = field(default_factory=dict)
+    given: Json = field(default_factory=dict)
     texts: tuple[str, ...] = ()
 
-    def of(self, recipe: str | None, **also: type) -> dict[str, Any]:
+    def of(self, recipe: str | None, **also: type) -> Json:
         """Options for `sordino.plan`; what this recipe (None: any) does not have is refused.
 
         `also` are arguments besides that may be set, with their types.
         """
-
         return planning.read_settings(recipe, self.given, self.texts, also)
 
 
@@ -68,7 +68,7 @@ def with_options(
     if old_recipe:
         added.append(_keyword("method", _OLD_RECIPE))
 
-    def gather(values: dict[str, Any]) -> RecipeOptions:
+    def gather(values: Json) -> RecipeOptions:
         texts = tuple(values.pop("settings") or ())
         if old_recipe and (old := values.pop("method")) is not None:
             if values["recipe"] != "auto":
@@ -91,14 +91,14 @@ def with_fields(cls: type, name: str) -> Callable[[F], F]:
         for one in fields(cls)
     ]
 
-    def gather(values: dict[str, Any]) -> Any:
+    def gather(values: Json) -> object:
         return cls(**{one.name: values.pop(one.name) for one in fields(cls)})
 
     return lambda command: _extended(command, name, added, gather)
 
 
 @cache
-def _annotated(option: Option) -> Any:
+def _annotated(option: Option) -> object:
     limits = (option.low, option.high)
     within = "" if None in limits else f", from {option.low:g} to {option.high:g}"
     # Brackets would be taken for markup, and vanish.
@@ -109,12 +109,12 @@ def _annotated(option: Option) -> Any:
     return Annotated[option.type | None, about]
 
 
-def _keyword(name: str, annotation: Any, default: Any = None) -> Parameter:
+def _keyword(name: str, annotation: object, default: object = None) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _extended(
-    command: F, name: str, added: Sequence[Parameter], gather: Callable[[dict[str, Any]], Any]
+    command: F, name: str, added: Sequence[Parameter], gather: Callable[[Json], object]
 ) -> F:
     """`command` with the parameters `added` in the place of `name`, for which they are gathered."""
     # Resolved here: Typer takes annotations that are still text for those of arguments.
@@ -126,7 +126,7 @@ def _extended(
     ]
 
     @wraps(command)
-    def run(*arguments: Any, **values: Any) -> Any:
+    def run(*arguments: object, **values: object) -> object:
         gathered = gather(values)
         return command(*arguments, **values, **{name: gathered})
 

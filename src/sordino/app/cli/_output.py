@@ -7,17 +7,21 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sordino import models, report
 from sordino._base.errors import SordinoError
 from sordino._base.files import swap, sync_folder, write_atomically
+from sordino._base.types import Json
 from sordino._version import __version__
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from sordino.models import PrivateClassifier, PrivateRegressor, Schema
     from sordino.report import ScoreTable
 
 MODEL, PLAN, REPORT, GUARANTEE = "model.npz", "plan.json", "report.html", "guarantee.json"
@@ -144,7 +148,9 @@ def check_free(path: Path, *, force: bool) -> None:
         )
 
 
-def write_tables(folder: Path, train: Any, test: Any, schema: Any) -> list[Path]:
+def write_tables(
+    folder: Path, train: pd.DataFrame, test: pd.DataFrame, schema: Schema
+) -> list[Path]:
     """Rows to train on, rows that are public, and what is public of both; a folder of its own."""
     contents = {
         folder / "people.csv": train.to_csv(index=False),
@@ -164,7 +170,7 @@ def write_tables(folder: Path, train: Any, test: Any, schema: Any) -> list[Path]
 
 def write_run(
     folder: Path,
-    model: Any,
+    model: PrivateClassifier | PrivateRegressor,
     *,
     title: str,
     target: str,
@@ -174,13 +180,13 @@ def write_run(
 ) -> None:
     """Write the released model, its plan, its guarantee and the report into `folder`.
 
-    guarantee.json comes last, with the hashes of the others; see `models/recorded.py`.
+    guarantee.json comes last, with the hashes of the others; see `models/_saved.py`.
     """
     plan, guarantee = model.plan_, model.guarantee_
     write_atomically(folder / MODEL, models.model_bytes(model, target))
     plan.save(folder / PLAN)
     delta = guarantee.delta_hint
-    stated: Mapping[str, Any] = {
+    stated: Json = {
         "sentence": guarantee.sentence(),
         "epsilon": None if delta is None else guarantee.epsilon(delta),
         "delta": delta,

@@ -7,12 +7,14 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sordino import engine, models
 from sordino._base.errors import PlanMismatchError, SordinoError, require_count, shown
+from sordino._base.types import PyTree
 from sordino.app.cli._console import INTERRUPTED, err, out, say, say_error, show_guarantee
 from sordino.app.cli._ledger import show_status
 from sordino.app.cli._options import RecipeOptions, with_fields, with_options
@@ -20,6 +22,7 @@ from sordino.app.cli._party_run import (
     GUARANTEE,
     REPORT,
     SCORES,
+    ScoredRun,
     Scoring,
     finish,
     history_of,
@@ -28,16 +31,17 @@ from sordino.app.cli._party_run import (
     lines,
     progress,
     show_end,
-    write_report,
     write_results,
 )
 from sordino.app.cli._party_terms import ProposalOptions, show_consortium, show_members, show_shares
-from sordino.app.cli._train import check_account
+from sordino.app.cli._train import DatasetName, LedgerFile, check_account, today
 from sordino.engine import ledger as ledgers
 from sordino.together import parties as parties_room
 from sordino.together import secure, sites
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sordino.together.parties import Consortium, TurnRecord
     from sordino.together.sites import PartySite
 
@@ -155,13 +159,8 @@ def join(
     folder: Party,
     *,
     data: Annotated[Path, typer.Option(help="This party's table, or what its model loads.")],
-    ledger: Annotated[
-        Path | None,
-        typer.Option(envvar="SORDINO_LEDGER", help="The ledger that keeps the data set's budget."),
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="The data set's name in the ledger. Default: the file's.")
-    ] = None,
+    ledger: LedgerFile = None,
+    dataset: DatasetName = None,
     test_file: Test = None,
     every: Every = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the others at first.")] = 600.0,
@@ -215,7 +214,7 @@ def join(
                 met = True
                 display.met(settled, session.lost)
 
-            def turned(record: TurnRecord, learner: Any) -> None:
+            def turned(record: TurnRecord, learner: ScoredRun) -> None:
                 scores = scoring.after(record, learner)
                 display.turned(record.turn + 1, record.seconds, record.sent, scores)
 
@@ -294,8 +293,14 @@ def simulate(
     target = report or folder / REPORT
     write_results(folder, consortium)
     written = [simulation.copy_model(), folder / GUARANTEE, target]
-    write_report(
-        target, consortium, records, history, title=f"{consortium.name} (simulated)", own=None
+    parties_room.write_parties_report(
+        target,
+        consortium,
+        records,
+        title=f"{consortium.name} (simulated)",
+        own=None,
+        history=history,
+        date=today(),
     )
     show_end(consortium, records, history, written)
 
@@ -364,7 +369,7 @@ def records_of(site: PartySite) -> list[TurnRecord]:
         journal.close()
 
 
-def dealt(arrays: tuple[Any, ...], part: str | None) -> tuple[Any, ...]:
+def dealt(arrays: tuple[PyTree, ...], part: str | None) -> tuple[PyTree, ...]:
     """Every m-th record from the i-th on, for ``i/m``."""
     if part is None:
         return arrays
@@ -373,7 +378,7 @@ def dealt(arrays: tuple[Any, ...], part: str | None) -> tuple[Any, ...]:
     first, _, count = part.partition("/")
     if not (first.isdecimal() and count.isdecimal() and int(first) < int(count)):
         raise SordinoError(f"a part is i/m with i below m, not {shown(part)}")
-    result: tuple[Any, ...] = jax.tree.map(lambda leaf: leaf[int(first) :: int(count)], arrays)
+    result: tuple[PyTree, ...] = jax.tree.map(lambda leaf: leaf[int(first) :: int(count)], arrays)
     return result
 
 
@@ -383,7 +388,7 @@ def _names(parties: str) -> list[str]:
     return [f"party-{i + 1}" for i in range(require_count("parties", int(parties)))]
 
 
-def _table(consortium: Consortium, path: Path) -> Any:
+def _table(consortium: Consortium, path: Path) -> pd.DataFrame | None:
     """What a ledger knows a table by: the same that `sordino train` says."""
     if consortium.model.get("kind") != "table":
         return None
@@ -395,7 +400,7 @@ def _table(consortium: Consortium, path: Path) -> Any:
 def _stoppable() -> Iterator[None]:
     """What a service manager sends ends a run as the keyboard does: the others are told."""
 
-    def stop(number: int, frame: Any) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     try:

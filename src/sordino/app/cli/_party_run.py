@@ -7,17 +7,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import typer
 
 from sordino._base.files import write_atomically
+from sordino._base.types import PyTree
 from sordino._version import __version__
-from sordino.app.cli._console import _bytes, err, out, say, show_guarantee
+from sordino.app.cli._console import _bytes, err, out, progress_bar, say, show_guarantee
 from sordino.app.cli._train import today
 from sordino.together import federated, parties
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from rich.progress import Progress, TaskID
+
     from sordino.together.parties import Consortium, PartyResult, TurnRecord
     from sordino.together.sites import PartySite
 
@@ -56,14 +61,14 @@ class Lines:
     def scored(self, settled: int, scores: Scores) -> None:
         self._say("score", settled=settled, scores=dict(scores))
 
-    def _say(self, event: str, **fields: Any) -> None:
+    def _say(self, event: str, **fields: object) -> None:
         typer.echo(json.dumps({"event": event, **fields}))
 
 
 class Bar:
     """A bar on a terminal; elsewhere a line now and then."""
 
-    def __init__(self, bar: Any, task: Any, steps: int, lost: int) -> None:
+    def __init__(self, bar: Progress, task: TaskID, steps: int, lost: int) -> None:
         self._bar, self._task, self._steps = bar, task, steps
         self._plain = bar.disable
         self._lost = lost
@@ -116,24 +121,7 @@ def progress(steps: int, *, lost: int = 0) -> Iterator[Display]:
     Args:
       lost: turns that were lost before.
     """
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.table import Column
-
-    console = out()
-    columns = (
-        TextColumn("turns"),
-        BarColumn(bar_width=16),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=False)),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with progress_bar("turns", out(), width=16) as bar:
         yield Bar(bar, bar.add_task("", total=steps), steps, lost)
 
 
@@ -141,6 +129,15 @@ def progress(steps: int, *, lost: int = 0) -> Iterator[Display]:
 def lines() -> Iterator[Display]:
     """JSON lines on standard output."""
     yield Lines()
+
+
+class ScoredRun(Protocol):
+    """What is scored between two turns."""
+
+    @property
+    def finished(self) -> bool: ...
+    @property
+    def params(self) -> PyTree: ...
 
 
 class Scoring:
@@ -155,7 +152,7 @@ class Scoring:
 
     def __init__(
         self,
-        evaluate: Callable[[Any], Scores] | None,
+        evaluate: Callable[[NDArray[np.float32]], Scores] | None,
         every: int,
         kept: Mapping[int, Scores],
         keep: Callable[[Mapping[int, Scores]], None],
@@ -163,14 +160,14 @@ class Scoring:
         self._evaluate, self._every, self._keep = evaluate, every, keep
         self.scores = dict(kept)
 
-    def after(self, record: TurnRecord, learner: Any) -> Scores:
+    def after(self, record: TurnRecord, learner: ScoredRun) -> Scores:
         """Scores after this turn, if they are due."""
         settled = record.turn + 1
         if settled % self._every and not learner.finished:
             return {}
         return self.of(settled, lambda: learner.params)
 
-    def of(self, settled: int, params: Callable[[], Any]) -> Scores:
+    def of(self, settled: int, params: Callable[[], PyTree]) -> Scores:
         """Scores of these parameters."""
         if self._evaluate is None:
             return {}
@@ -195,7 +192,7 @@ def kept_scores(path: Path) -> dict[int, Scores]:
         return {}
 
 
-def keep_scores(path: Path, scores: Any) -> None:
+def keep_scores(path: Path, scores: Mapping[int, Scores]) -> None:
     write_atomically(path, json.dumps(scores) + "\n")
 
 
@@ -212,10 +209,16 @@ def finish(
     written = [folder / "model.npz", folder / GUARANTEE]
     records = {site.name: list(finished.records)}
     if report is not None:
-        write_report(
-            report, consortium, records, scoring.history, title=consortium.name, own=site.name,
+        parties.write_parties_report(
+            report,
+            consortium,
+            records,
+            title=consortium.name,
+            own=site.name,
+            history=scoring.history,
             different=finished.different,
-        )  # fmt: skip
+            date=today(),
+        )
         written.append(report)
     if as_json:
         typer.echo(
@@ -255,29 +258,6 @@ def write_results(folder: Path, consortium: Consortium) -> None:
         "date": today(),
     }
     write_atomically(folder / GUARANTEE, json.dumps(stated, indent=1) + "\n")
-
-
-def write_report(
-    path: Path,
-    consortium: Consortium,
-    records: dict[str, list[TurnRecord]],
-    history: Sequence[dict[str, float]],
-    *,
-    title: str,
-    own: str | None,
-    different: Sequence[str] = (),
-) -> None:
-
-    parties.write_parties_report(
-        path,
-        consortium,
-        records,
-        title=title,
-        own=own,
-        history=history,
-        different=different,
-        date=today(),
-    )
 
 
 def show_end(

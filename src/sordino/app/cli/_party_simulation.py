@@ -17,23 +17,25 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from sordino._base.errors import SordinoError
 from sordino._base.processes import clean_environment, python_module
+from sordino._base.types import Json
 from sordino.app.cli._console import INTERRUPTED, err, out, say_error
-from sordino.app.cli._party_run import progress
+from sordino.app.cli._party_run import Display, progress
 from sordino.together import parties, sites
 
 if TYPE_CHECKING:
     from sordino.app.cli._party_terms import ProposalOptions
     from sordino.together.parties import Consortium, TurnRecord
+    from sordino.together.sites import ModelSpec
 
 _PORTS = 3
 # Below the ports that systems hand out by themselves.
@@ -61,12 +63,11 @@ class Simulation:
         cls,
         folder: Path,
         wanted: ProposalOptions,
-        options: Mapping[str, Any],
+        options: Json,
         data: Sequence[Path],
         names: Sequence[str],
     ) -> Simulation:
         """Make what is not there yet: parties, the consortium file, signatures."""
-
         count = len(names)
         if len(data) not in (1, count):
             raise SordinoError(f"give one table, or one for each of the {count} parties")
@@ -108,7 +109,6 @@ class Simulation:
 
     def _code(self) -> list[Path]:
         """Where the model was found, if it is the user's own code: the parties find it there too."""
-
         name = sites.named_code(self.consortium.model)
         result = None if name is None else sites.code_folder(name)
         return [] if result is None else [result]
@@ -188,7 +188,7 @@ class _Group:
         keys: dict[str, Path],
         folders: Sequence[Path] = (),
     ) -> None:
-        self._events: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+        self._events: queue.Queue[tuple[str, Json]] = queue.Queue()
         self._said: dict[str, list[str]] = {name: [] for name in commands}
         self._threads: list[threading.Thread] = []
         self._processes: dict[str, subprocess.Popen[str]] = {}
@@ -225,7 +225,7 @@ class _Group:
         with process.stderr as lines:
             self._said[name].extend(lines)
 
-    def watch(self, display: Any, *, patience: float) -> dict[str, str]:
+    def watch(self, display: Display, *, patience: float) -> dict[str, str]:
         """Until all have ended; what those say that failed, the first to fail first.
 
         Args:
@@ -287,12 +287,12 @@ class _Group:
 class _Together:
     """What several parties say about the same turns, as one."""
 
-    def __init__(self, display: Any, names: list[str]) -> None:
+    def __init__(self, display: Display, names: list[str]) -> None:
         self._display, self._names = display, names
         self._met: set[str] = set()
-        self._turns: dict[int, list[dict[str, Any]]] = {}
+        self._turns: dict[int, list[Json]] = {}
 
-    def take(self, name: str, event: dict[str, Any]) -> None:
+    def take(self, name: str, event: Json) -> None:
         kind = event.get("event")
         if kind == "met":
             self._met.add(name)
@@ -314,7 +314,7 @@ class _Together:
                 del self._turns[event["settled"]]
 
 
-def _records(model: Any, path: Path) -> int:
+def _records(model: ModelSpec, path: Path) -> int:
     import jax
 
     counts = {len(leaf) for leaf in jax.tree.leaves(model.load(path))}

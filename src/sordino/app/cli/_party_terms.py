@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from sordino import models, parts, planning
 from sordino._base.errors import SordinoError, shown
+from sordino._base.types import Json
 from sordino.app.cli._console import new_table, out, say, show_plan
 from sordino.together import parties, sites
 
@@ -92,29 +94,36 @@ class ProposalOptions:
     ] = 60.0
 
     def made_model(self) -> ModelSpec:
-
         if (self.schema is None) == (self.model is None):
             raise SordinoError("give --schema for tables, or --model for a model of your own")
         if self.schema is not None:
             return sites.table_model(models.Schema.load(self.schema))
         return sites.own_model(str(self.model))
 
-    def asked(self, options: RecipeOptions) -> dict[str, Any]:
+    def asked(self, options: RecipeOptions) -> Json:
         """The recipe's options, and what of a plan can be set by ``--set`` besides."""
         given = options.of(self.recipe, lattice_steps=int, adjacency=str, unit=str)
         stated = {"adjacency": self.adjacency, "unit": self.unit}
         return given | {name: value for name, value in stated.items() if value is not None}
 
-    def terms(self, model: ModelSpec, examples: Sequence[int], asked: Mapping[str, Any]) -> Terms:
+    def terms(self, model: ModelSpec, examples: Sequence[int], asked: Json) -> Terms:
         """For parties with so many records; `asked` as above."""
-
         spec = planning.RECIPES[self.recipe]
         options = dict(asked)
         linear = isinstance(model.loss, parts.LinearLoss)
         batches = _numbers(self.batches, len(examples))
         size, epochs = self.batch_size, self.epochs
         if linear:
-            result = self._defaults(model.loss, sum(examples), spec.full_batch, asked)
+            # What `sordino train` would choose for a table, but for passes: here each step is a message.
+            result = models.choose_settings(
+                model.loss,
+                examples=sum(examples),
+                recipe=self.recipe,
+                epochs=None if spec.full_batch else models.EPOCHS,
+                batch_size=None if spec.full_batch else size,
+                clip=asked.get("clip"),
+                momentum=asked.get("momentum"),
+            )
             size = result.batch_size if batches is None and size is None else size
             epochs = result.epochs if epochs is None and self.steps is None else epochs
             wanted = {"clip": result.clip, "momentum": result.momentum}
@@ -145,19 +154,6 @@ class ProposalOptions:
             terms = replace(terms, plan=terms.plan.with_update(**update))
         return terms
 
-    def _defaults(self, loss: Any, examples: int, whole: bool, asked: Mapping[str, Any]) -> Any:
-        """What `sordino train` would choose for a table, but for passes: here each step is a message."""
-
-        return models.choose_settings(
-            loss,
-            examples=examples,
-            recipe=self.recipe,
-            epochs=None if whole else models.EPOCHS,
-            batch_size=None if whole else self.batch_size,
-            clip=asked.get("clip"),
-            momentum=asked.get("momentum"),
-        )
-
 
 def _numbers(text: str | None, parties: int) -> list[float] | None:
     """``--batches 50,50,20``."""
@@ -186,8 +182,6 @@ def show_consortium(consortium: Consortium, *, own: str | None = None) -> None:
 
 def show_shares(consortium: Consortium, *, own: str | None = None) -> None:
     """One line for each party: what it brings, and how often a record of it is used."""
-    from rich.markup import escape
-
     table = new_table()
     table.add_column("party", overflow="fold")
     for name in ("records", "in a step", "rate"):

@@ -6,19 +6,21 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
+from rich.text import Text
 
 from sordino import planning
 from sordino._base.errors import SordinoError, require_count
 from sordino._base.files import write_atomically
+from sordino._base.types import Json
 from sordino.app.cli._console import check_outputs, err, new_table, out, say, show_plan
 from sordino.app.cli._options import RecipeOptions, with_options
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
     from sordino.planning import Plan, Recipe, RecipeRanking
 
@@ -108,7 +110,7 @@ def plan(
         raise SordinoError("one plan is of one recipe; add --compare to rank several")
     if parameters is not None:
         require_count("parameters", parameters)
-    request: dict[str, Any] = {
+    request: Json = {
         "examples": examples,
         "batch_size": batch_size,
         "epochs": epochs,
@@ -143,7 +145,7 @@ def plan(
 
 def _compared(
     names: list[str],
-    request: dict[str, Any],
+    request: Json,
     options: RecipeOptions,
     as_json: bool,
     *,
@@ -186,8 +188,6 @@ def _save(made: Plan | None, out_file: Path | None, plot: Path | None) -> None:
 
 def _show_comparison(found: RecipeRanking) -> None:
     """The ranking as a table, what was left out, and the conclusion in words."""
-    from rich.markup import escape
-
     console = out()
     best = found.best
     console.print(
@@ -255,8 +255,6 @@ def recipes(
 
 
 def _page(recipe: Recipe) -> Text:
-    from rich.text import Text
-
     text = Text()
     text.append(f"{recipe.title}\n", style="bold")
     parts = (
@@ -280,8 +278,6 @@ def _page(recipe: Recipe) -> Text:
 
 def _options(recipe: Recipe) -> Table:
     """The recipe's options with their defaults: the values that it allows, where it allows fewer."""
-    from rich.markup import escape
-
     table = new_table()
     table.add_column("option", style="cyan", no_wrap=True)
     table.add_column("default", no_wrap=True)

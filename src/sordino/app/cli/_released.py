@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sordino import models, planning, privacy
 from sordino._base.errors import SordinoError
 from sordino._base.files import write_atomically
+from sordino._base.types import Json
 from sordino.app.cli._console import err, out, say
 from sordino.app.cli._output import GUARANTEE, MODEL, PLAN, REPORT
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from sordino.models import PrivateClassifier, PrivateRegressor
     from sordino.planning import Plan
 
 _UNSIGNED = (
@@ -51,13 +54,17 @@ def predict(
     say(f"wrote {where}: {len(table):,} predictions")
 
 
-def predictions(model: Any, target: str, frame: Any) -> Any:
+def predictions(
+    model: PrivateClassifier | PrivateRegressor, target: str, frame: pd.DataFrame
+) -> pd.DataFrame:
     """One row per row of `frame`: the prediction and, for classes, their probabilities."""
     import pandas as pd
 
-    model.schema_.check_columns(frame)
-    features = frame[list(model.schema_.names)]
-    columns: dict[str, Any] = {target: model.predict(features)}
+    schema = model.schema_
+    assert schema is not None
+    schema.check_columns(frame)
+    features = frame[list(schema.names)]
+    columns: dict[str, object] = {target: model.predict(features)}
     if hasattr(model, "classes_"):
         shares = model.predict_proba(features)
         for i, label in enumerate(model.classes_):
@@ -100,7 +107,7 @@ def verify(
     )
 
 
-def _check_statement(stated: Mapping[str, Any], plan: Plan) -> None:
+def _check_statement(stated: Json, plan: Plan) -> None:
     """Raise unless numbers and sentence are those of the plan's guarantee."""
     result = privacy.Guarantee.from_json(stated.get("guarantee", {}))
     delta = result.delta_hint

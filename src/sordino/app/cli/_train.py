@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sordino import engine, models, privacy
 from sordino._base.errors import SordinoError, nearest, require_choice, require_positive
+from sordino._base.types import Json
 from sordino.app.cli._console import (
     INTERRUPTED,
     err,
@@ -26,9 +28,18 @@ from sordino.app.cli._output import check_free, staged_folder, write_run
 from sordino.engine import ledger as ledgers
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sordino.models import Schema
 
 TASKS = ("auto", "classification", "regression")
+LedgerFile = Annotated[
+    Path | None,
+    typer.Option(envvar="SORDINO_LEDGER", help="The ledger that keeps the data set's budget."),
+]
+DatasetName = Annotated[
+    str | None, typer.Option(help="The data set's name in the ledger. Default: the file's.")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,23 +64,17 @@ class TableRun:
     adjacency: Annotated[str | None, typer.Option(help="zero-out, add-remove or replace-one.")] = (
         None
     )
-    ledger: Annotated[
-        Path | None,
-        typer.Option(envvar="SORDINO_LEDGER", help="The ledger that keeps the data set's budget."),
-    ] = None
-    dataset: Annotated[
-        str | None, typer.Option(help="The data set's name in the ledger. Default: the file's.")
-    ] = None
+    ledger: LedgerFile = None
+    dataset: DatasetName = None
 
-    def check(self, file: Path) -> dict[str, Any]:
+    def check(self, file: Path) -> Json:
         """Find typos before a large file is read; the estimator's settings for a ledger."""
         require_choice("task", self.task, TASKS)
         require_positive("epsilon", self.epsilon)
         return check_account(self.ledger, self.dataset, file)
 
-    def settings(self, options: RecipeOptions) -> dict[str, Any]:
+    def settings(self, options: RecipeOptions) -> Json:
         """What the estimator is told."""
-
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,
@@ -80,7 +85,7 @@ class TableRun:
             "adjacency": self.adjacency,
         }
 
-    def schema(self, frame: Any) -> tuple[str, Schema]:
+    def schema(self, frame: pd.DataFrame) -> tuple[str, Schema]:
         """The task and the schema of a table."""
         return resolve_task(self.task, public_schema(frame, self.target, self.schema_file))
 
@@ -210,7 +215,7 @@ def _people_note(unit: str, person_column: str | None) -> list[str]:
     ]
 
 
-def apart(frame: Any, person_column: str | None) -> tuple[Any, Any | None]:
+def apart(frame: pd.DataFrame, person_column: str | None) -> tuple[pd.DataFrame, pd.Series | None]:
     """The table without the column of people's ids, and that column."""
     if person_column is None:
         return frame, None
@@ -231,7 +236,7 @@ def check_no_feature(person_column: str | None, schema: Schema) -> None:
         )
 
 
-def check_account(ledger: Path | None, dataset: str | None, file: Path) -> dict[str, Any]:
+def check_account(ledger: Path | None, dataset: str | None, file: Path) -> Json:
     """The estimator's settings for a ledger; a wrong name is found out before the table is read."""
     if ledger is None:
         if dataset is not None:
@@ -284,10 +289,8 @@ def _beside(file: Path) -> Path:
     return file.with_name(f"{file.stem.removesuffix('.csv')}-sordino")
 
 
-def public_schema(frame: Any, target: str | None, path: Path | None) -> Schema:
+def public_schema(frame: pd.DataFrame, target: str | None, path: Path | None) -> Schema:
     """The schema given, or one taken from the data with a warning; its target is settled."""
-    from dataclasses import replace
-
     given = None if path is None else models.Schema.load(path)
     named = given.target if given is not None else None
     if target is None and named is None:
@@ -304,8 +307,6 @@ def public_schema(frame: Any, target: str | None, path: Path | None) -> Schema:
 
 def resolve_task(task: str, schema: Schema) -> tuple[str, Schema]:
     """The task, from what the schema says about the target, and the schema that fits it."""
-    from dataclasses import replace
-
     if task == "auto":
         if schema.classes is not None:
             return "classification", schema
@@ -321,8 +322,6 @@ def resolve_task(task: str, schema: Schema) -> tuple[str, Schema]:
 
 def today() -> str:
     """The date for reports; the library itself reads no clock."""
-    from datetime import date
-
     return date.today().isoformat()
 
 
