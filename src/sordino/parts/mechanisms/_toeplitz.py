@@ -165,8 +165,7 @@ class Banded(ToeplitzMechanism):
         if not 1 <= wanted <= steps:
             raise SordinoError(f"bands must be between 1 and the {steps} steps, got {bands!r}")
         result = np.asarray(
-            optimize_banded(workload, steps, wanted, epochs=uses, separation=separation),
-            np.float32,
+            optimize_banded(workload, steps, wanted, epochs=uses, separation=separation), np.float32
         )
         norms = useful_column_norms(result.astype(np.float64), workload, participation)
         return cls(result, norms, steps)
