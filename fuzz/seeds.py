@@ -238,10 +238,11 @@ def messages() -> Iterator[bytes]:
 
 @cache
 def _consortia() -> tuple[Any, ...]:
+    from sordino.together.secure._roster import RosterEntry
+
     from sordino.together._certificates import new_certificate
     from sordino.together.parties._consortium import Consortium, PartyCard
     from sordino.together.parties._terms import agree
-    from sordino.together.secure._roster import RosterEntry
 
     made = []
     for engine, sizes, recipe, options in (

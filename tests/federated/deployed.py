@@ -12,7 +12,7 @@ from pathlib import Path
 from sordino.together.federated._durable import DurableClient
 from sordino.together.federated.flower._superlink import serve
 from sordino.together.federated.flower._supernode import join
-from sordino.together.sites._folders import ClientSite, ServerSite
+from sordino.together.sites._federated import ClientSite, ServerSite
 from tests.federated.worlds import secret_of
 from tests.support.lossy import LossyEndpoint
 

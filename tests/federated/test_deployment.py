@@ -28,9 +28,15 @@ from sordino.together.federated._chain import cancelled_draws, drawn, noise_key,
 from sordino.together.federated._contribution import flattened
 from sordino.together.federated._messages import Reply
 from sordino.together.federated._server import Server
-from sordino.together.sites._folders import ClientSite, ServerSite, create
+from sordino.together.sites._federated import (
+    ClientSite,
+    ServerSite,
+    create,
+    local_clients,
+    local_server,
+    run_directly,
+)
 from sordino.together.sites._models import ModelSpec, table_model
-from sordino.together.sites._running import local_clients, local_server, run_directly
 from tests.federated.deployed import TABLE
 from tests.federated.worlds import secret_of
 

@@ -19,12 +19,13 @@ from sordino.together.federated.flower._app import (
     CLIENT_KEY,
     HELLO,
     CoordinatorStrategy,
+    InProcessGrid,
     client_app,
     pack,
+    run_in_process,
     server_app,
     unpack,
 )
-from sordino.together.federated.flower._simulation import InProcessGrid, run_in_process
 from tests.support.lossy import LossyEndpoint
 
 

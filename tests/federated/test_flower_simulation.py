@@ -15,7 +15,7 @@ pytest.importorskip("flwr")
 
 from sordino._base.errors import MissingExtraError, SordinoError
 from sordino.together.federated.flower import _simulation as simulation
-from sordino.together.federated.flower._simulation import simulate
+from sordino.together.federated.flower._app import simulate
 
 
 class Adder:

@@ -19,10 +19,14 @@ from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._cohorts import random_cohorts
 from sordino.together.federated._coordinator import DurableServer, RoundRecord
 from sordino.together.federated._durable import VolatileClient
-from sordino.together.federated._report import write_federated_report
+from sordino.together.federated._report import (
+    TRUST_NAMES,
+    plan_lines,
+    schedule,
+    write_federated_report,
+)
 from sordino.together.federated._report_facts import gathered, shares
 from sordino.together.federated._report_plots import ClientPicture
-from sordino.together.federated._report_words import TRUST_NAMES, plan_lines, schedule
 from tests.cli.test_report import HOSTILE, Page
 from tests.federated.worlds import agreed, secure_agreement, server_of, volatile
 

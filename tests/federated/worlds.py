@@ -25,7 +25,7 @@ from sordino.together.federated._coordinator import DurableServer
 from sordino.together.federated._durable import ClientConfig, DurableClient, VolatileClient
 from sordino.together.federated._messages import RoundRequest, message_from_bytes
 from sordino.together.federated._server import Server
-from sordino.together.secure._pads import new_private_key, public_key
+from sordino.together.secure._mask import new_private_key, public_key
 
 FEATURES = 5
 

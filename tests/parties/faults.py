@@ -45,8 +45,7 @@ from sordino.together.parties._consortium import Consortium
 from sordino.together.parties._journal import TurnJournal, TurnRecord
 from sordino.together.parties._learner import Learner, PartyRows
 from sordino.together.parties._terms import agree
-from sordino.together.secure._mask import MaskSum
-from sordino.together.secure._pads import Pads
+from sordino.together.secure._mask import MaskSum, Pads
 from sordino.together.secure._transport import StarTransport
 from sordino.together.sites._models import ModelSpec
 from sordino.together.sites._parties import PartySite, create_party
@@ -193,7 +192,7 @@ def _watch_engine(note: Callable[..., None], private: str | None) -> None:
 
 
 def _watch_other(name: str, note: Callable[..., None]) -> None:
-    from sordino.together.secure import _mpyc_engine as mpyc_engine
+    from sordino.together.secure import _mpyc as mpyc_engine
     from sordino.together.secure import _spu_engine as spu_engine
 
     kind: Any = mpyc_engine.MpycSum if name == "mpyc" else spu_engine.SpuSum

@@ -13,7 +13,7 @@ from sordino.together.parties import _meeting as meeting
 from sordino.together.parties._journal import TurnJournal
 from sordino.together.parties._meeting import Meeting
 from sordino.together.secure import _transport as transport
-from sordino.together.secure._pads import Pads
+from sordino.together.secure._mask import Pads
 from sordino.together.secure._transport import StarTransport
 from tests.parties.test_meeting import World
 

@@ -21,7 +21,7 @@ from sordino._base.keys import RunKey
 from sordino._base.keystore import KeyStore
 from sordino.parts._losses import Logistic
 from sordino.privacy._values import ClippedSum
-from sordino.together._certificates import new_certificate
+from sordino.together._certificates import RosterEntry, new_certificate
 from sordino.together.parties._consortium import PartyCard
 from sordino.together.parties._journal import TurnJournal
 from sordino.together.parties._learner import Learner, PartyRows
@@ -30,7 +30,6 @@ from sordino.together.parties._party import run_party
 from sordino.together.parties._terms import Terms, agree
 from sordino.together.secure import _transport as transport
 from sordino.together.secure._mask import MaskSum
-from sordino.together.secure._roster import RosterEntry
 from sordino.together.secure._transport import StarTransport
 from sordino.together.sites._parties import CARD, CERTIFICATE, CONSORTIUM, KEY, SIGNATURE, PartySite
 from tests.parties.faults import (

@@ -16,12 +16,13 @@ from sordino._base.errors import SordinoError
 from sordino.together.parties._consortium import Consortium
 from sordino.together.parties._journal import TurnRecord
 from sordino.together.parties._report import (
+    PAPER,
     Turns,
     cost_figure,
+    paper_cost,
     write_parties_report,
 )
-from sordino.together.parties._report_words import PAPER, collusion, paper_cost, shares
-from sordino.together.parties._terms import agree
+from sordino.together.parties._terms import agree, collusion, shares
 from sordino.together.sites._parties import create_party
 from tests.cli.test_report import HOSTILE, Page
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import sordino
 from sordino._base.errors import SordinoError
-from sordino.together.parties._encoding import growth
-from sordino.together.parties._terms import Terms, agree, assumption_of
+from sordino.together.parties._terms import Terms, agree, assumption_of, growth
 from sordino.together.secure._base import engine_distance
 from tests.support.sum_noise import SumNoise
 

@@ -22,10 +22,9 @@ from scipy.special import chdtrc
 
 from sordino import SordinoError
 from sordino.parts.mechanisms._discrete import ChaCha20Generator, discrete_gaussian
+from sordino.together._certificates import Roster, RosterEntry
 from sordino.together.secure import _transport as transport
-from sordino.together.secure._mask import MaskSum
-from sordino.together.secure._pads import new_private_key, public_key
-from sordino.together.secure._roster import Roster, RosterEntry
+from sordino.together.secure._mask import MaskSum, new_private_key, public_key
 from sordino.together.secure._transport import StarTransport
 from tests.support.certificates import create_certificate
 from tests.support.plain_sums import noised_total, plain_sums
@@ -531,7 +530,7 @@ def test_views_of_a_coalition_do_not_tell_two_inputs_apart(tmp_path: Path) -> No
     by (x1 + z, x2 - z) for any z, under a pad between the two that differs by z.
     """
     parties = consortium(tmp_path, 3, 1)
-    from sordino.together.secure._pads import Pads
+    from sordino.together.secure._mask import Pads
 
     keys = parties[0].roster.public_keys
     pads = {p.name: Pads(p.name, p.private, keys) for p in parties}

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from sordino._base.errors import MissingExtraError, SordinoError
-from sordino.together.secure import _mpyc_engine as mpyc_engine
-from sordino.together.secure._mpyc_engine import LARGEST_SUM, MpycSum
+from sordino.together.secure import _mpyc as mpyc_engine
+from sordino.together.secure._mpyc import LARGEST_SUM, MpycSum
 from sordino.together.secure._table import ladder, table
 from tests.secure.processes import (
     Parties,
@@ -43,7 +43,7 @@ given = json.load(sys.stdin)
 sys.argv = ["sordino", "--no-log"]
 import numpy as np
 from mpyc.runtime import mpc
-from sordino.together.secure._mpyc_side import MODULUS, Party, Tables
+from sordino.together.secure._mpyc import MODULUS, Party, Tables
 field = mpc.SecFld(modulus=MODULUS)
 party = object.__new__(Party)
 party._runtime, party._field = mpc, field

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sordino import SordinoError
-from sordino.together.secure._pads import Pads, new_private_key, public_key
+from sordino.together.secure._mask import Pads, new_private_key, public_key
 
 D = 257
 

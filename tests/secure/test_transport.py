@@ -16,9 +16,13 @@ from typing import Any
 import pytest
 
 from sordino import SordinoError
-from sordino.together._certificates import certificate_fingerprint, new_certificate
+from sordino.together._certificates import (
+    Roster,
+    RosterEntry,
+    certificate_fingerprint,
+    new_certificate,
+)
 from sordino.together.secure import _transport as transport
-from sordino.together.secure._roster import Roster, RosterEntry
 from sordino.together.secure._transport import StarTransport
 from tests.support.certificates import create_certificate
 

@@ -15,9 +15,14 @@ from sordino._base.keystore import KeyStore
 from sordino.models._schema import Numeric, Schema
 from sordino.together.federated._agreeing import agree
 from sordino.together.federated._agreement import Agreement
-from sordino.together.sites._folders import ClientSite, ServerSite, create
+from sordino.together.sites._federated import (
+    ClientSite,
+    ServerSite,
+    create,
+    local_clients,
+    pad_keys,
+)
 from sordino.together.sites._models import ModelSpec, table_model
-from sordino.together.sites._running import local_clients, pad_keys
 
 
 def model() -> ModelSpec:

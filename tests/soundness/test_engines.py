@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from sordino.app.cli._party_simulation import _Group
-from sordino.together.secure import _mpyc_engine as mpyc_engine
-from sordino.together.secure._mpyc_engine import MpycSum
+from sordino.together.secure import _mpyc as mpyc_engine
+from sordino.together.secure._mpyc import MpycSum
 from sordino.together.secure._spu_engine import _Node
 from sordino.together.secure._table import table
 from tests.secure.processes import Parties, addresses
@@ -37,8 +37,7 @@ class Bomb:
         write = f"open({marks!r} + '/' + str(__import__('os').getpid()), 'w').close()"
         return eval, (f"({write}, __import__('pickle').loads({self.value!r}))[1]",)
 
-from sordino.together.secure import _mpyc_side as mpyc_side
-mpyc_side.forbid_pickle = lambda: None
+mpyc_engine.forbid_pickle = lambda: None
 if how == "arrays":  # only what MPyC itself pickles: everybody's sums stay right
     pickle.dumps = lambda value, *_: dumps(Bomb(value))
 else:  # whatever is sent, but for the first hello
@@ -47,7 +46,7 @@ else:  # whatever is sent, but for the first hello
     def hostile(self, label, payload):
         send(self, label, payload if -9 < label < 0 else dumps(Bomb(None)))
     asyncoro.MessageExchanger.send = hostile
-mpyc_side.main()
+mpyc_engine.main()
 """
 
 
@@ -104,7 +103,7 @@ def test_a_pickle_in_the_place_of_every_message_runs_nowhere(tmp_path: Path) -> 
 def test_nothing_can_be_unpickled_beside_mpyc() -> None:
     """C1: even if MPyC's options or code change, its process cannot unpickle."""
     program = (
-        "from sordino.together.secure._mpyc_side import forbid_pickle; forbid_pickle()\n"
+        "from sordino.together.secure._mpyc import forbid_pickle; forbid_pickle()\n"
         "import pickle, _pickle, io, mpyc.runtime\n"
         f"raw = {pickle.dumps([1])!r}\n"
         "tried = 0\n"

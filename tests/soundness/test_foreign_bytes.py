@@ -147,11 +147,15 @@ def test_files_never_become_code(name: str, place: Path, monkeypatch: pytest.Mon
 
 def messages() -> dict[str, tuple[Callable[[bytes], Any], list[bytes]]]:
     """Everything that parses what came over a network, or a secret's file, and what it is fed."""
-    from sordino.together._certificates import read_client_key, read_public_keys
+    from sordino.together._certificates import (
+        Roster,
+        RosterEntry,
+        read_client_key,
+        read_public_keys,
+    )
     from sordino.together.federated._durable import MessageSeal
     from sordino.together.parties._journal import TurnSeal, unpacked
     from sordino.together.parties._meeting import _divided, _facts, _opened
-    from sordino.together.secure._roster import Roster, RosterEntry
     from sordino.together.secure._spu_side import LENGTHS, Node, read_frame
     from sordino.together.sites._models import model_from_json
 
@@ -286,7 +290,7 @@ def test_traps_do_spring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 ALLOWED = {
     ("together/sites/_models.py", "import_module"): "a name that the user has allowed",
     ("_base/lazy.py", "import_module"): "of a table of Sordino's own names",
-    ("together/secure/_mpyc_side.py", "pickle"): "to forbid it",
+    ("together/secure/_mpyc.py", "pickle"): "to forbid it",
     ("models/_rehearsal.py", "pickle"): "writes keys of candidates, and reads nothing",
 }
 MODULES = {

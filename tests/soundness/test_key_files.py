@@ -19,15 +19,18 @@ from sordino._base import files as _files
 from sordino._base.errors import SordinoError
 from sordino._base.files import write_atomically
 from sordino._base.keystore import KeyStore
-from sordino.together._certificates import create_client_key, new_certificate, read_client_key
+from sordino.together._certificates import (
+    RosterEntry,
+    create_client_key,
+    new_certificate,
+    read_client_key,
+)
 from sordino.together.parties import _meeting as meeting
 from sordino.together.parties._consortium import Consortium, PartyCard
 from sordino.together.parties._journal import TurnJournal
-from sordino.together.secure._roster import RosterEntry
 from sordino.together.secure._transport import StarTransport
-from sordino.together.sites._folders import ClientSite, create
+from sordino.together.sites._federated import ClientSite, create, pad_keys
 from sordino.together.sites._parties import KEY, PAD_KEY, PartySite, create_party
-from sordino.together.sites._running import pad_keys
 from tests.parties.test_consortium import ALLOW, consortium  # noqa: F401 (a fixture)
 from tests.parties.test_meeting import World, world  # noqa: F401 (a fixture)
 from tests.sites.test_folders import agreed, model, table

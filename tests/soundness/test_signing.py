@@ -15,7 +15,7 @@ from sordino._base.errors import SordinoError
 from sordino.app.cli._main import app
 from sordino.together.parties._consortium import Consortium
 from sordino.together.parties._terms import agree
-from sordino.together.sites._folders import ClientSite, ServerSite, create
+from sordino.together.sites._federated import ClientSite, ServerSite, create
 from sordino.together.sites._models import ModelSpec, load_model_description, own_model
 from sordino.together.sites._parties import PartySite, create_party
 from tests.sites.test_folders import agreed, model, table

@@ -18,7 +18,7 @@ import pytest
 
 from sordino._base.errors import SordinoError
 from sordino.together.federated.flower._supernode import join
-from sordino.together.secure._mpyc_engine import MpycSum
+from sordino.together.secure._mpyc import MpycSum
 from sordino.together.secure._spu_engine import _connect, _Node
 from sordino.together.secure._tunnel import Tunnels
 from tests.federated.test_flower_deployment import (  # noqa: F401 (fixtures)

@@ -1,6 +1,6 @@
 """Python processes that this one starts find the same installed code, and nothing that merely lies around.
 
-    subprocess.Popen(python_module("sordino.together.secure._mpyc_side"), env=clean_environment())
+    subprocess.Popen(python_module("sordino.together.secure._mpyc"), env=clean_environment())
 
 Python puts the working folder first on the path of ``python -m``: a file of a library's name that lies
 there (in a downloads folder, say) would be run. ``-P`` leaves it out; so does `clean_environment` where

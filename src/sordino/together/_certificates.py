@@ -6,7 +6,7 @@
 
 *Parties* have one certificate each, signed by itself and trusted because the roster holds it: ECDSA on
 P-256, good for both ends of a connection. There is no authority: nobody but the parties themselves decides
-who is in a consortium, and a certificate that is not in the roster opens nothing.
+who is in a consortium, and a certificate that is not in the `Roster` opens nothing.
 
 *A server's clients* get its authority's certificate (``ca.crt``) and give their public keys
 (``north.pub``), all ECDSA on P-384. Private keys stay where they were made, readable by their owner only.
@@ -15,9 +15,11 @@ who is in a consortium, and a certificate that is not in the roster opens nothin
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import ssl
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -37,8 +39,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sordino._base.errors import SordinoError, one_line, shown
+from sordino._base.errors import DAMAGE, SordinoError, one_line, shown
 from sordino._base.files import require_private, write_atomically
+from sordino._base.types import Json
 
 AUTHORITY = "ca.crt"
 AUTHORITY_KEY = "ca.key"
@@ -302,3 +305,111 @@ def _read(path: Path) -> bytes:
         raise SordinoError(
             f"cannot read {str(path)!r}: {one_line(error.strerror or error)}"
         ) from None
+
+
+ROSTER_VERSION = 1
+
+
+@dataclass(frozen=True)
+class RosterEntry:
+    """One party as the others know it.
+
+    Attributes:
+      name: letters, digits, dots, dashes and underscores.
+      public_key: X25519, 32 bytes.
+      certificate: PEM.
+    """
+
+    name: str
+    public_key: bytes
+    certificate: str
+
+    def __post_init__(self) -> None:
+        require_name("a party", self.name)
+        if not isinstance(self.public_key, bytes) or len(self.public_key) != 32:
+            raise SordinoError(f"the public key of {self.name!r} must have 32 bytes")
+        require_certificate(self.certificate)
+
+    @property
+    def fingerprint(self) -> str:
+        return certificate_fingerprint(self.certificate)
+
+    def to_json(self) -> Json:
+        return {
+            "name": self.name,
+            "public_key": self.public_key.hex(),
+            "certificate": self.certificate,
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> RosterEntry:
+        """As `to_json` made it, in a table that may have more; raises what damage raises."""
+        return cls(data["name"], bytes.fromhex(data["public_key"]), data["certificate"])
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who takes part in a session, the same at every party; the first member is in the middle."""
+
+    session: str
+    members: tuple[RosterEntry, ...]
+    host: str
+    port: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.session, str) or not 1 <= len(self.session) <= 256:
+            raise SordinoError(
+                f"a session is a text of 1 to 256 characters, not {shown(self.session)}"
+            )
+        if len(self.members) < 2:
+            raise SordinoError(f"a sum needs at least two parties, got {len(self.members)}")
+        for what in ("name", "public_key", "fingerprint"):
+            if len({getattr(member, what) for member in self.members}) != len(self.members):
+                raise SordinoError(f"two parties have the same {what.replace('_', ' ')}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(member.name for member in self.members)
+
+    @property
+    def hub(self) -> str:
+        """The first party, that all others connect to."""
+        return self.members[0].name
+
+    @property
+    def public_keys(self) -> dict[str, bytes]:
+        return {member.name: member.public_key for member in self.members}
+
+    @property
+    def digest(self) -> bytes:
+        """Of everything but the address, which may look different from different places."""
+        text = [self.session]
+        text += [f"{m.name} {m.public_key.hex()} {m.fingerprint}" for m in self.members]
+        return hashlib.sha256(json.dumps(["sordino roster 1", *text]).encode()).digest()
+
+    def member(self, name: str) -> RosterEntry:
+        for member in self.members:
+            if member.name == name:
+                return member
+        raise SordinoError(f"there is no party {shown(name)} in the roster")
+
+    def to_json(self) -> Json:
+        return {
+            "version": ROSTER_VERSION,
+            "session": self.session,
+            "members": [member.to_json() for member in self.members],
+            "host": self.host,
+            "port": self.port,
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> Roster:
+        try:
+            if data["version"] != ROSTER_VERSION:
+                raise SordinoError(f"this roster has format version {shown(data['version'])}")
+            members = tuple(RosterEntry.from_json(one) for one in data["members"])
+            return cls(data["session"], members, str(data["host"]), int(data["port"]))
+        except SordinoError:
+            raise
+        except DAMAGE:
+            raise SordinoError(f"this is not a roster: {shown(data)}") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from sordino._base.errors import (
     SordinoError,
@@ -124,7 +123,7 @@ def agree(
     apart = 1 if unit == "client" or kind.whole else _blocks(examples, batch, uses, messages)
     times = cap if unit == "client" else min(uses, cap)
     units = _leak(schedule, leak, messages, apart if uses > 1 else messages)
-    built: dict[str, Any] = {} if nonce is None else {"nonce": nonce}
+    built: dict[str, str] = {} if nonce is None else {"nonce": nonce}
     draft = Agreement(
         name=name,
         clients=members,

@@ -31,10 +31,10 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from sordino._base.codec import digest_of, load_json, save_json
 from sordino._base.errors import (
@@ -47,6 +47,7 @@ from sordino._base.errors import (
     require_positive,
     shown,
 )
+from sordino._base.types import Json
 from sordino.parts.mechanisms import MOST_DRAWS, MOST_VARIANCE, Lattice
 from sordino.privacy import Adjacency, Guarantee, rounding_distance
 from sordino.together._certificates import require_name
@@ -351,7 +352,7 @@ class Agreement:
         """What requests and replies name the agreement by."""
         return digest_of(self.to_json())
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "version": _VERSION,
             **asdict(self),
@@ -360,7 +361,7 @@ class Agreement:
         }
 
     @classmethod
-    def from_json(cls, data: Any) -> Agreement:
+    def from_json(cls, data: Json) -> Agreement:
         if not isinstance(data, dict) or data.get("version") != _VERSION:
             raise SordinoError(f"this is not an agreement of version {_VERSION}: {shown(data)}")
         values = {name: value for name, value in data.items() if name != "version"}
@@ -413,7 +414,7 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(_text(entry) for entry in value)
 
 
-_READ: dict[str, Any] = {
+_READ: dict[str, Callable[[object], object]] = {
     "int": _whole,
     "float": _real,
     "str": _text,

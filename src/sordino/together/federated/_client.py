@@ -22,7 +22,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -351,7 +350,7 @@ class Client:
             return after, reply
         return replace(after, pending=reply.to_bytes(), recent=(index, noise)), reply
 
-    def _reply(self, state: ClientState, values: NDArray[Any]) -> Reply:
+    def _reply(self, state: ClientState, values: NDArray[np.int64]) -> Reply:
         sent = state.sent
         assert sent is not None
         width = np.int64 if self.mask is not None else np.int32

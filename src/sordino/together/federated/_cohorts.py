@@ -224,8 +224,8 @@ _FLAT = 1.0
 
 
 def split(
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     clients: int,
     *,
     seed: int,

@@ -9,9 +9,9 @@ clipped as one vector. Linear models in closed form, any other JAX loss by `vmap
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
+from sordino._base.types import PyTree
 from sordino.engine import as_parameters, as_records, row_count
 from sordino.parts import LinearLoss
 from sordino.parts.contributions import (
@@ -33,6 +34,8 @@ from sordino.parts.contributions import (
 )
 from sordino.privacy import ClippedSum
 from sordino.together.federated._agreement import Agreement
+
+Loss = LinearLoss | Callable[..., jax.Array]
 
 # Scales to nothing, and its products with other numbers stay finite.
 _UNCLIPPED = 1e18
@@ -52,11 +55,11 @@ class ClientEvaluator:
     stream: Evaluator
     together: bool
     recursive: bool
-    structure: Any
+    structure: jax.tree_util.PyTreeDef
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, agreement: Agreement, loss: Any, params: Any) -> ClientEvaluator:
+    def of(cls, agreement: Agreement, loss: Loss, params: PyTree) -> ClientEvaluator:
         """Args:
         loss: a `LinearLoss`, or ``loss(params, *example) -> scalar``.
         params: any pytree of float arrays; its shapes and its start.
@@ -81,7 +84,7 @@ class ClientEvaluator:
             stream = VmapEvaluator(loss, rule, lattice=not together)
         return cls(stream, together, agreement.kind.recursive, structure, shapes)
 
-    def terms(self, agreement: Agreement, t: int) -> dict[str, Any]:
+    def terms(self, agreement: Agreement, t: int) -> dict[str, np.generic | NDArray[np.float32]]:
         """The numbers that one round's sum depends on."""
         # NumPy's scalars, not JAX's: thousands of small messages would spend their time making these.
         return {
@@ -92,7 +95,7 @@ class ClientEvaluator:
             "step": np.float32(agreement.step),
         }
 
-    def unravel(self, vector: Any) -> Any:
+    def unravel(self, vector: jax.Array) -> PyTree:
         """A vector (d,) as the model's parameters."""
         ends = np.cumsum([math.prod(shape) for shape in self.shapes])[:-1]
         parts = jnp.split(vector, ends)
@@ -100,7 +103,13 @@ class ClientEvaluator:
         return jax.tree.unflatten(self.structure, leaves)
 
     def total(
-        self, point: Any, previous: Any, block: Any, mask: jax.Array, terms: Any, batch: Any
+        self,
+        point: jax.Array,
+        previous: jax.Array,
+        block: PyTree,
+        mask: jax.Array,
+        terms: Mapping[str, jax.Array],
+        batch: jax.Array,
     ) -> ClippedSum:
         """The block's sum, int32 (d,): pure, for compiled code.
 
@@ -121,13 +130,19 @@ class ClientEvaluator:
 
 
 @lru_cache(maxsize=64)
-def compiled(kind: ClientEvaluator) -> Any:
+def compiled(kind: ClientEvaluator) -> Callable[..., jax.Array]:
     """`kind.total` with its numbers as one array, compiled once for all clients of a process.
 
     Arguments are few because a small message spends most of its time on handing them over.
     """
 
-    def total(point: Any, previous: Any, block: Any, mask: jax.Array, numbers: jax.Array) -> Any:
+    def total(
+        point: jax.Array,
+        previous: jax.Array,
+        block: PyTree,
+        mask: jax.Array,
+        numbers: jax.Array,
+    ) -> jax.Array:
         now, before, clip, bound, step, batch = numbers
         terms = {"now": now, "before": before, "clip": clip, "bound": bound[None], "step": step}
         return kind.total(point, previous, block, mask, terms, batch).clipped
@@ -144,9 +159,9 @@ class LocalData:
     def __init__(
         self,
         agreement: Agreement,
-        loss: Any,
-        params: Any,
-        data: Any,
+        loss: Loss,
+        params: PyTree,
+        data: PyTree,
         *,
         order: NDArray[np.int64] | None = None,
         contribution: ClientEvaluator | None = None,
@@ -194,7 +209,7 @@ class LocalData:
         return ClippedSum(np.asarray(result).astype(np.int64))
 
 
-def flattened(params: Any) -> NDArray[np.float32]:
+def flattened(params: PyTree) -> NDArray[np.float32]:
     """A model's parameters as one vector (d,)."""
     leaves = [np.asarray(leaf, np.float32).ravel() for leaf in jax.tree.leaves(params)]
     return np.concatenate(leaves)

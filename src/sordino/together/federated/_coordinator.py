@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino._base.clock import utc_now
+from sordino._base.codec import utc_now
 from sordino._base.errors import DAMAGE, SordinoError, one_line
 from sordino._base.keystore import KeyStore
 from sordino._base.sqlite import Database, FileKind
@@ -377,7 +377,7 @@ def _array(name: str, raw: bytes, size: int) -> NDArray[Any]:
     return result.astype(result.dtype.newbyteorder("="))
 
 
-def _row(record: RoundRecord) -> tuple[Any, ...]:
+def _row(record: RoundRecord) -> tuple[int | str, ...]:
     spent: dict[str, float] = {}  # the column is there for files of earlier versions
     parts = (record.committed, record.blocks, list(record.asked), spent, record.metrics)
     texts = [json.dumps(part if isinstance(part, list) else dict(part)) for part in parts]

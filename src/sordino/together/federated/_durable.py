@@ -20,21 +20,21 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from sordino._base.clock import utc_now
+from sordino._base.codec import utc_now
 from sordino._base.errors import SordinoError
 from sordino._base.keystore import KeyStore
 from sordino._base.sqlite import FileKind
+from sordino._base.types import PyTree
 from sordino.together._journal import JournalKind, Seal, SealedJournal
 from sordino.together.federated._agreement import Agreement
-from sordino.together.federated._chain import fresh_secret, order_key, permuted
+from sordino.together.federated._chain import Integers, fresh_secret, order_key, permuted
 from sordino.together.federated._client import Client, ClientState, Mask, SentMessage
-from sordino.together.federated._contribution import LocalData
+from sordino.together.federated._contribution import LocalData, Loss
 from sordino.together.federated._messages import Refusal, Reply, RoundRequest, message_from_bytes
-from sordino.together.secure._pads import Pads
+from sordino.together.secure._mask import Pads
 
 _FILE = FileKind(
     name="the journal",
@@ -191,9 +191,9 @@ class ClientConfig:
 
     name: str
     agreement: Agreement
-    loss: Any
-    params: Any
-    data: Any
+    loss: Loss
+    params: PyTree
+    data: PyTree
     mu: float | None = None
     private: bytes | None = None
 
@@ -229,7 +229,7 @@ class ClientConfig:
         names = zip(self.agreement.clients, self.agreement.keys, strict=True)
         pads = Pads(self.name, self.private, {name: bytes.fromhex(key) for name, key in names})
 
-        def mask(request: RoundRequest, index: int, values: Any) -> Any:
+        def mask(request: RoundRequest, index: int, values: Integers) -> Integers:
             # One context for all members: everything in their requests but what differs.
             text = f"{request.agreement}/{request.turn}/{request.round}/{'/'.join(request.cohort)}"
             points = hashlib.sha256(request.point.tobytes() + request.previous.tobytes())

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from sordino._base.codec import canonical
 from sordino._base.errors import SordinoError, shown
+from sordino._base.types import Json
 
 _MAGIC = b"SORDFED1"
 _DIGEST = re.compile("[0-9a-f]{64}", re.ASCII)
@@ -119,7 +120,7 @@ class Reply:
     index: int
     asked: str
     # Not shown: for a trusted server they are sums without noise.
-    values: NDArray[Any] = field(repr=False)
+    values: NDArray[np.signedinteger] = field(repr=False)
     block: int | None = None
 
     def to_bytes(self) -> bytes:
@@ -204,7 +205,7 @@ def message_from_bytes(raw: bytes) -> Message:
 class _Header:
     """Fields of a header, each checked when it is taken."""
 
-    def __init__(self, fields: dict[str, Any]) -> None:
+    def __init__(self, fields: Json) -> None:
         self._fields = fields
 
     def text(self, name: str, longest: int = 256) -> str:
@@ -295,7 +296,7 @@ def _arrays(body: memoryview, parameters: int, dtype: str, count: int) -> list[N
     return [part.astype(part.dtype.newbyteorder("=")) for part in parts]
 
 
-def _packed(kind: int, header: dict[str, Any], *arrays: tuple[NDArray[Any], str]) -> bytes:
+def _packed(kind: int, header: Json, *arrays: tuple[NDArray[Any], str]) -> bytes:
     text = canonical(header).encode()
     parts = [np.ascontiguousarray(array).astype(dtype).tobytes() for array, dtype in arrays]
     return b"".join([_FRAME.pack(_MAGIC, kind, len(text)), text, *parts])

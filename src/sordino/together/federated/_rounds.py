@@ -8,7 +8,7 @@ compiles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
+from sordino._base.types import PyTree
 from sordino.engine import as_records
-from sordino.parts.contributions import Batch, VmapEvaluator, clip_pytree
+from sordino.parts.contributions import Batch, Evaluator, VmapEvaluator, clip_pytree
 from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._cohorts import Cohorts
 from sordino.together.federated._contribution import ClientEvaluator, flattened
@@ -39,11 +40,11 @@ _UNCLIPPED = 1e18
 class RoundState(NamedTuple):
     """What a server keeps, float32 (d,) each: x_t, x_{t-1}, w, q, and the mean of the iterates."""
 
-    point: Any
-    previous: Any
-    weights: Any
-    total: Any
-    average: Any
+    point: jax.Array
+    previous: jax.Array
+    weights: jax.Array
+    total: jax.Array
+    average: jax.Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +91,8 @@ class RoundSimulation:
         self,
         agreement: Agreement,
         kind: ClientEvaluator,
-        params: Any,
-        data: Sequence[tuple[Any, ...]],
+        params: PyTree,
+        data: Sequence[tuple[PyTree, ...]],
         orders: Sequence[NDArray[np.int64]],
     ) -> None:
         b = agreement.batch
@@ -212,18 +213,20 @@ class Blocks:
 def _advance(
     program: _Program,
     state: RoundState,
-    rounds: Any,
-    starts: Any,
-    counts: Any,
-    noise: Any,
-    data: Any,
-    valid: Any,
-    numbers: Any,
+    rounds: jax.Array,
+    starts: jax.Array,
+    counts: jax.Array,
+    noise: jax.Array,
+    data: PyTree,
+    valid: jax.Array,
+    numbers: Mapping[str, jax.Array],
 ) -> RoundState:
     """Some rounds; all arguments but `rounds`, data and numbers have an axis of seeds, or none has."""
 
-    def run(state: RoundState, starts: Any, counts: Any, noise: Any) -> RoundState:
-        def one(state: RoundState, given: tuple[Any, ...]) -> tuple[RoundState, None]:
+    def run(
+        state: RoundState, starts: jax.Array, counts: jax.Array, noise: jax.Array
+    ) -> RoundState:
+        def one(state: RoundState, given: tuple[jax.Array, ...]) -> tuple[RoundState, None]:
             t, starts, counts, noise = given
             added = _cohort_total(program, state, t, starts, counts, data, valid, numbers)
             if program.noised:
@@ -238,13 +241,13 @@ def _advance(
 def _cohort_total(
     program: _Program,
     state: RoundState,
-    t: Any,
-    starts: Any,
-    counts: Any,
-    data: Any,
-    valid: Any,
-    numbers: Any,
-) -> Any:
+    t: jax.Array,
+    starts: jax.Array,
+    counts: jax.Array,
+    data: PyTree,
+    valid: jax.Array,
+    numbers: Mapping[str, jax.Array],
+) -> jax.Array:
     """The sum of a cohort's clipped contributions, float32 (d,)."""
     kind, b = program.kind, program.batch
     now, before = kind.unravel(state.point), kind.unravel(state.previous)
@@ -254,14 +257,14 @@ def _cohort_total(
         "clip": jnp.float32(_UNCLIPPED) if kind.together else numbers["clip"],
     }
 
-    def summed(block: Any, mask: Any) -> Any:
+    def summed(block: PyTree, mask: jax.Array) -> PyTree:
         return kind.stream.total(now, before, Batch(block, mask), terms, jnp.int32(0)).clipped
 
-    def client(block: Any, mask: Any) -> Any:
+    def client(block: PyTree, mask: jax.Array) -> PyTree:
         mean = jax.tree.map(lambda leaf: leaf / b, summed(block, mask))
         return clip_pytree(mean, numbers["clip"])
 
-    def part(starts: Any, counts: Any) -> Any:
+    def part(starts: jax.Array, counts: jax.Array) -> PyTree:
         if starts.shape[0] == 1 and not kind.together:
             block, there = jax.tree.map(
                 lambda array: jax.lax.dynamic_slice_in_dim(array, starts[0], b), (data, valid)
@@ -288,7 +291,13 @@ def _cohort_total(
     return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(value)])
 
 
-def _moved(program: _Program, state: RoundState, t: Any, added: Any, numbers: Any) -> RoundState:
+def _moved(
+    program: _Program,
+    state: RoundState,
+    t: jax.Array,
+    added: jax.Array,
+    numbers: Mapping[str, jax.Array],
+) -> RoundState:
     """`Server._commit` in float32: q, w and x after a round."""
     total = state.total + added
     weights = state.weights - numbers["rate"] * (total if program.accumulates else added)
@@ -305,7 +314,7 @@ def _moved(program: _Program, state: RoundState, t: Any, added: Any, numbers: An
 
 
 @partial(jax.jit, static_argnames=("stream",))
-def _prepared(stream: Any, data: Any, valid: Any) -> tuple[Any, Any]:
+def _prepared(stream: Evaluator, data: PyTree, valid: jax.Array) -> tuple[PyTree, jax.Array]:
     return stream.prepare(data, valid)
 
 

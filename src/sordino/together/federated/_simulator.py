@@ -30,7 +30,6 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_choice, require_count
+from sordino._base.types import PyTree
 from sordino.privacy import Guarantee
 from sordino.together.federated._agreement import Agreement
 from sordino.together.federated._chain import (
@@ -51,7 +51,7 @@ from sordino.together.federated._chain import (
 )
 from sordino.together.federated._client import SentMessage
 from sordino.together.federated._cohorts import Cohorts, cohorts_of
-from sordino.together.federated._contribution import ClientEvaluator, LocalData
+from sordino.together.federated._contribution import ClientEvaluator, LocalData, Loss
 from sordino.together.federated._messages import RoundRequest
 from sordino.together.federated._rounds import RoundSimulation, SimulationState
 from sordino.together.federated._sum_stream import (
@@ -98,9 +98,9 @@ class _Chain:
 def replay(
     agreement: Agreement,
     kind: ClientEvaluator,
-    loss: Any,
-    params: Any,
-    data: Sequence[tuple[Any, ...]],
+    loss: Loss,
+    params: PyTree,
+    data: Sequence[tuple[PyTree, ...]],
     orders: Sequence[Integers],
     seed: int,
     cohorts: Cohorts,
@@ -199,7 +199,7 @@ _CHUNK = 64
 _MOST_NUMBERS = 2**26
 
 # What a trace is made of: the number of rounds done, and what `evaluate` said (a list for several seeds).
-Trace = tuple[tuple[int, Any], ...]
+Trace = tuple[tuple[int, object], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,8 +216,8 @@ class Simulated:
     """
 
     agreement: Agreement
-    params: Any
-    total: NDArray[Any]
+    params: PyTree
+    total: NDArray[np.int64] | NDArray[np.float32]
     cohorts: Cohorts | list[Cohorts]
     trace: Trace
     guarantee: Guarantee
@@ -236,14 +236,14 @@ class Simulated:
 
 def simulate(
     agreement: Agreement,
-    loss: Any,
-    params: Any,
-    clients_data: Sequence[Any],
+    loss: Loss,
+    params: PyTree,
+    clients_data: Sequence[PyTree],
     *,
     insecure_seed: int | Sequence[int],
     cohorts: Cohorts | str = "random",
     noise: str = "gaussian",
-    evaluate: Callable[[Any], Any] | None = None,
+    evaluate: Callable[[PyTree], object] | None = None,
     every: int | None = None,
     shuffle: bool = True,
 ) -> Simulated:
@@ -294,7 +294,7 @@ def simulate(
         noises = _noises(agreement, picked, seeds) if noise == "gaussian" else []
         chunks = _chunks(agreement, picked[0].rounds, len(seeds), every)
         course = run.course(picked, noises, chunks, side_by_side=several)
-    trace: list[tuple[int, Any]] = []
+    trace: list[tuple[int, object]] = []
     for reached in course:
         if evaluate and (reached.done % every == 0 or reached.done == picked[0].rounds):
             values = [evaluate(_shaped(kind, row)) for row in np.atleast_2d(reached.output)]
@@ -346,7 +346,7 @@ def _chunks(agreement: Agreement, rounds: int, seeds: int, every: int) -> Iterab
         yield from ((at, min(end, at + size)) for at in range(begin, end, size))
 
 
-def _shaped(kind: ClientEvaluator, output: NDArray[np.float32]) -> Any:
+def _shaped(kind: ClientEvaluator, output: NDArray[np.float32]) -> PyTree:
     """A vector, or one for each seed, as the model's parameters."""
     if output.ndim == 1:
         return jax.tree.map(np.asarray, kind.unravel(jnp.asarray(output)))

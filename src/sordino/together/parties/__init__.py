@@ -1,14 +1,11 @@
 """Training between data owners: each brings its own records, and only noised sums are ever seen.
 
 terms      what the parties agree on: a plan, their sizes, the engine, how many may collude
-rows       which of its own records a party takes in a step
-encoding   noise that later noise takes back, over sums whose noise is always fresh
-learner    one party's computation: its vector of a turn, and the model after it
+learner    one party's computation: its rows, its vector of a turn, and the model after it
 journal    what a party has taken part in, on its own disk
 meeting    parties that come together find out where to go on
 party      the whole of one party: meet, sum, keep, go on
 consortium the file that all parties sign
-together   all parties in one process, for research and tests
 
     from sordino import parties
     terms = parties.agree("dp-srm", examples=[...], ...)      # before any data
@@ -29,15 +26,15 @@ if TYPE_CHECKING:
     from sordino.together._callbacks import Callbacks as Callbacks
     from sordino.together.parties._consortium import Consortium as Consortium
     from sordino.together.parties._consortium import PartyCard as PartyCard
+    from sordino.together.parties._consortium import described as described
     from sordino.together.parties._journal import TurnRecord as TurnRecord
     from sordino.together.parties._learner import train_together as train_together
     from sordino.together.parties._party import PartyResult as PartyResult
     from sordino.together.parties._report import write_parties_report as write_parties_report
-    from sordino.together.parties._report_words import collusion as collusion
-    from sordino.together.parties._report_words import described as described
-    from sordino.together.parties._report_words import shares as shares
     from sordino.together.parties._terms import ENGINES as ENGINES
     from sordino.together.parties._terms import Terms as Terms
     from sordino.together.parties._terms import agree as agree
+    from sordino.together.parties._terms import collusion as collusion
+    from sordino.together.parties._terms import shares as shares
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -26,9 +25,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from sordino._base.codec import digest_of, load_json, save_json
 from sordino._base.errors import DAMAGE, SordinoError, shown
+from sordino._base.types import Json
 from sordino._version import __version__, code_digest
+from sordino.together._certificates import Roster, RosterEntry
 from sordino.together.parties._terms import Terms
-from sordino.together.secure._roster import Roster, RosterEntry
 
 FORMAT, VERSION = "sordino-consortium", 1
 CARD, CARD_VERSION = "sordino-party", 1
@@ -62,7 +62,7 @@ class PartyCard:
     def name(self) -> str:
         return self.member.name
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "format": CARD,
             "version": CARD_VERSION,
@@ -73,7 +73,7 @@ class PartyCard:
         }
 
     @classmethod
-    def from_json(cls, data: Any) -> PartyCard:
+    def from_json(cls, data: Json) -> PartyCard:
         try:
             if (data["format"], data["version"]) != (CARD, CARD_VERSION):
                 raise SordinoError(f"this is not a party's card of version {CARD_VERSION}")
@@ -106,7 +106,7 @@ class Consortium:
     name: str
     partners: tuple[PartyCard, ...]
     terms: Terms
-    model: Mapping[str, Any]
+    model: Json
     timeout: float = 60.0
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ class Consortium:
         """SHA-256 of the canonical JSON, hex; what parties sign."""
         return digest_of(self.to_json())
 
-    def facts(self, signature: str) -> dict[str, Any]:
+    def facts(self, signature: str) -> Json:
         """What this party says about the run when it meets the others."""
         model = json.dumps(self.model, sort_keys=True)
         return {
@@ -171,13 +171,13 @@ class Consortium:
             raise SordinoError("a party signs with the ECDSA key of its certificate")
         return key.sign(self._signed, ec.ECDSA(hashes.SHA256())).hex()
 
-    def verify(self, name: str, signature: Any) -> None:
+    def verify(self, name: str, signature: object) -> None:
         """An error unless that is the party's signature of this file."""
         certificate = self.partners[self.place(name)].member.certificate
         key = x509.load_pem_x509_certificate(certificate.encode()).public_key()
         try:
             assert isinstance(key, ec.EllipticCurvePublicKey)
-            key.verify(bytes.fromhex(signature), self._signed, ec.ECDSA(hashes.SHA256()))
+            key.verify(bytes.fromhex(str(signature)), self._signed, ec.ECDSA(hashes.SHA256()))
         except (InvalidSignature, AssertionError, ValueError, TypeError):
             raise SordinoError(f"{name!r} has not signed this consortium file") from None
 
@@ -185,7 +185,7 @@ class Consortium:
     def _signed(self) -> bytes:
         return b"sordino consortium 1 " + self.digest.encode()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -197,7 +197,7 @@ class Consortium:
         }
 
     @classmethod
-    def from_json(cls, data: Any) -> Consortium:
+    def from_json(cls, data: Json) -> Consortium:
         try:
             if (data["format"], data["version"]) != (FORMAT, VERSION):
                 raise SordinoError(f"this is not a consortium file of version {VERSION}")
@@ -217,3 +217,12 @@ class Consortium:
     @classmethod
     def load(cls, path: Path) -> Consortium:
         return load_json(path, "a consortium file", cls.from_json)
+
+
+def described(model: Json) -> str:
+    """A model's description."""
+    if model.get("kind") == "table":
+        schema = model.get("schema")
+        target = schema.get("target") if isinstance(schema, Mapping) else None
+        return f"linear, of a table, predicting {shown(target)}"
+    return f"{shown(model.get('name'))}, each party's own installed code"

@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import PlanMismatchError, SordinoError
 from sordino._base.keys import RunKey
+from sordino._base.types import PyTree
 from sordino.engine import (
     Layout,
     Result,
@@ -46,12 +47,15 @@ from sordino.engine import (
     stepper_of,
     total_of_rows,
 )
-from sordino.parts.mechanisms import ChaCha20Generator, discrete_gaussian
+from sordino.parts import LinearLoss
+from sordino.parts.mechanisms import ChaCha20Generator, Mechanism, discrete_gaussian
 from sordino.parts.sampling import BLOCK, FIXED, poisson_block, poisson_width
 from sordino.privacy import POISSON, ClippedSum, NoisedSum
-from sordino.together.parties._encoding import DifferenceCodec
 from sordino.together.parties._terms import Terms
 from sordino.together.secure._base import published_variance, share_variance
+
+if TYPE_CHECKING:
+    import optax
 
 Rows = NDArray[np.int64]
 
@@ -127,6 +131,68 @@ Integers = NDArray[np.int64]
 _PIECE = 4096
 
 
+class DifferenceCodec:
+    r"""Noise that later noise takes back, over sums whose noise is always fresh.
+
+    A secure sum adds noise that nobody knows, so nobody can take it back later. Nor does anybody have to.
+    Where row t of the planned noise is ``z_t - sum_{j in B(t)} z_j`` (`Mechanism.cancelled_draws`), every
+    party puts into turn t, instead of its own sum ``x_t``,
+
+        e_t = x_t + sum_{j in B(t)} e_j,            so that   r_t = sum over parties of e_t, plus z_t
+
+    is released with fresh noise, and all compute ``r_t - sum_{j in B(t)} r_j = x_t + z_t - sum z_j``:
+    exactly, in whole numbers, the planned sum with the planned noise. It is the matrix mechanism read the
+    other way: e is ``C x``, and what follows is post-processing.
+
+    A turn that was lost has no r_t. From then on it is left out of all sums, at all parties. That takes
+    entries out of C and adds none; C has no negative ones, so what one record changes is not more than was
+    planned for, whatever decides which turns are lost.
+
+    So these are running sums ``v_t + sum_{j in B(t)} sign v_j`` over one party's vectors, or over releases.
+
+    Args:
+      mechanism: of the plan; on a lattice.
+    """
+
+    def __init__(self, mechanism: Mechanism) -> None:
+        self._mechanism = mechanism
+        self._live: dict[int, Integers] = {}
+        self.is_plain = not any(
+            mechanism.cancelled_draws(t) for t in range(min(2, mechanism.steps))
+        )
+
+    def encoded(self, step: int, values: Integers) -> Integers:
+        """e_t of x_t, kept for later steps."""
+        if self.is_plain:
+            return values
+        total = values.copy()
+        for earlier in self._taken(step):
+            total += earlier
+        self._live[step] = total
+        return total
+
+    def decoded(self, step: int, released: Integers) -> Integers:
+        """x_t with its noise, of r_t; r_t is kept for later steps."""
+        if self.is_plain:
+            return released
+        total = released.copy()
+        for earlier in self._taken(step):
+            total -= earlier
+        self._live[step] = released
+        return total
+
+    def lost(self, step: int) -> None:
+        """The turn of this step has no release: nothing of it is kept."""
+        if not self.is_plain:
+            self._taken(step)
+            self._live.pop(step, None)
+
+    def _taken(self, step: int) -> list[Integers]:
+        """What this step takes back and is there; no later step takes it back again."""
+        result = (self._live.pop(j, None) for j in self._mechanism.cancelled_draws(step) or ())
+        return [values for values in result if values is not None]
+
+
 class Learner:
     """See the module.
 
@@ -142,13 +208,13 @@ class Learner:
         self,
         terms: Terms,
         place: int,
-        loss: Any,
-        params: Any,
-        data: Any,
+        loss: LinearLoss | Callable[..., jax.Array],
+        params: PyTree,
+        data: PyTree,
         *,
         key: RunKey,
-        optimizer: Any | None = None,
-        regularizer: Callable[[Any], jax.Array] | None = None,
+        optimizer: optax.GradientTransformation | None = None,
+        regularizer: Callable[[PyTree], jax.Array] | None = None,
         microbatch_size: int | None = None,
     ) -> None:
         terms.verify()
@@ -203,7 +269,7 @@ class Learner:
         return self.terms.variances[self.done]
 
     @property
-    def params(self) -> Any:
+    def params(self) -> PyTree:
         """What the run would return now."""
         return jax.tree.map(np.asarray, self._stepper.output(self._state))
 
@@ -281,12 +347,12 @@ def party_key(seed: int | None, place: int) -> RunKey:
 
 def train_together(
     terms: Terms,
-    loss: Any,
-    params: Any,
-    data: Sequence[Any],
+    loss: LinearLoss | Callable[..., jax.Array],
+    params: PyTree,
+    data: Sequence[PyTree],
     *,
     insecure_seed: int | None = None,
-    evaluate: Callable[[Any], Mapping[str, float]] | None = None,
+    evaluate: Callable[[PyTree], Mapping[str, float]] | None = None,
     every: int | None = None,
     lost: Sequence[int] = (),
     **options: Any,
@@ -330,10 +396,11 @@ def train_together(
     )
 
 
-def _noise(terms: Terms, turn: int, key: RunKey) -> Any:
+def _noise(terms: Terms, turn: int, key: RunKey) -> Integers:
     """What the engine of the terms would add: one draw, or every party's share."""
     assumption = terms.assumption
     share = share_variance(terms.variances[turn], assumption)
     parts = published_variance(terms.variances[turn], assumption) // share
     generator = ChaCha20Generator(key.derive(f"noise/{turn}"))
-    return sum(discrete_gaussian(share, terms.parameters, generator) for _ in range(parts))
+    draws = (discrete_gaussian(share, terms.parameters, generator) for _ in range(parts))
+    return sum(draws, np.zeros(terms.parameters, np.int64))

@@ -30,11 +30,11 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sordino._base.errors import DAMAGE, SordinoError, one_line, shown
+from sordino._base.types import Json
 from sordino.together.parties._journal import TurnJournal, packed, unpacked
-from sordino.together.secure._pads import Pads
+from sordino.together.secure._mask import Pads
 from sordino.together.secure._transport import StarTransport
 
 # Kinds of frames; the engine `mask`, which shares the connections, has 1 to 4.
@@ -138,8 +138,8 @@ def meet(
     star: StarTransport,
     pads: Pads,
     journal: TurnJournal,
-    facts: Mapping[str, Any],
-    check: Callable[[str, Mapping[str, Any]], None] | None = None,
+    facts: Json,
+    check: Callable[[str, Json], None] | None = None,
 ) -> Meeting:
     """See the module; the journal is at the same turn at every party afterwards.
 
@@ -190,7 +190,7 @@ def confirm(star: StarTransport, pads: Pads, nonce: bytes, what: str, value: str
     return [name for name, text in texts.items() if text != value.encode()]
 
 
-def _progress(journal: TurnJournal) -> dict[str, Any]:
+def _progress(journal: TurnJournal) -> Json:
     before = journal.history_after(journal.settled - 1) if journal.settled else b""
     return {
         "settled": journal.settled,
@@ -200,7 +200,7 @@ def _progress(journal: TurnJournal) -> dict[str, Any]:
     }
 
 
-def _facts(name: str, text: bytes) -> dict[str, Any]:
+def _facts(name: str, text: bytes) -> Json:
     try:
         result = json.loads(text)
         for field in ("settled", "claimed"):
@@ -216,7 +216,7 @@ def _facts(name: str, text: bytes) -> dict[str, Any]:
         raise SordinoError(f"what {name!r} says cannot be read") from None
 
 
-def _compare(own_name: str, facts: Mapping[str, Mapping[str, Any]]) -> None:
+def _compare(own_name: str, facts: Mapping[str, Json]) -> None:
     """Refuse to go on where a party means another run, or is at another turn of it."""
     own = facts[own_name]
     for name, other in facts.items():
@@ -250,7 +250,7 @@ def _catch_up(
     star: StarTransport,
     pads: Pads,
     journal: TurnJournal,
-    facts: Mapping[str, Mapping[str, Any]],
+    facts: Mapping[str, Json],
     context: bytes,
     length: int | None,
 ) -> bool:

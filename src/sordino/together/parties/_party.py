@@ -11,14 +11,14 @@ connections are closed, and what has been settled is on disk; the same call agai
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sordino._base.errors import SordinoError, one_line
 from sordino._base.files import write_atomically
+from sordino._base.types import Json, PyTree
 from sordino.together._callbacks import Callbacks
 from sordino.together.parties._consortium import Consortium
 from sordino.together.parties._journal import TurnJournal, TurnRecord
@@ -26,9 +26,8 @@ from sordino.together.parties._learner import Learner
 from sordino.together.parties._meeting import Meeting, confirm, meet
 from sordino.together.secure._base import SecureSum
 from sordino.together.secure._child import Tls
-from sordino.together.secure._mask import MaskSum
-from sordino.together.secure._mpyc_engine import MpycSum
-from sordino.together.secure._pads import Pads
+from sordino.together.secure._mask import MaskSum, Pads
+from sordino.together.secure._mpyc import MpycSum
 from sordino.together.secure._spu_engine import SpuSum
 from sordino.together.secure._transport import StarTransport
 
@@ -46,7 +45,7 @@ class PartyResult:
       seconds: of this call.
     """
 
-    params: Any
+    params: PyTree
     records: tuple[TurnRecord, ...]
     different: tuple[str, ...]
     seconds: float
@@ -59,9 +58,9 @@ def run_party(
     journal: TurnJournal,
     join: Callable[[], StarTransport],
     private_key: bytes,
-    facts: Mapping[str, Any],
+    facts: Json,
     open_engine: OpenEngine,
-    check: Callable[[str, Mapping[str, Any]], None] | None = None,
+    check: Callable[[str, Json], None] | None = None,
     callbacks: Callbacks | None = None,
 ) -> PartyResult:
     """Take part until the last turn.

@@ -37,17 +37,42 @@ from sordino.report import (
     to_svg,
     tradeoff_facts,
 )
-from sordino.together.parties._consortium import Consortium
+from sordino.together.parties._consortium import Consortium, described
 from sordino.together.parties._journal import TurnRecord
-from sordino.together.parties._report_words import (
-    PAPER,
-    collusion,
-    described,
-    paper_cost,
-    shares,
-    size_of,
+from sordino.together.parties._terms import assumption_sentence, collusion, shares
+
+
+@dataclass(frozen=True)
+class PaperCost:
+    """One noised sum of 5 parties as the paper computed it (papers/01 table 4: garbled circuits)."""
+
+    numbers: int
+    seconds: float
+    megabytes: float
+
+    def words(self) -> str:
+        size = (
+            f"{self.megabytes / 1000:,.0f} GB"
+            if self.megabytes >= 1e4
+            else f"{self.megabytes:,.0f} MB"
+        )
+        return f"{self.numbers:,} numbers: {self.seconds:,.4g} s and {size}"
+
+
+PAPER = (
+    PaperCost(22, 3.52, 292),
+    PaperCost(123, 18.04, 1634),
+    PaperCost(26_010, 2370, 337_000),
 )
-from sordino.together.parties._terms import assumption_sentence
+_CLOSE = 1.5
+
+
+def paper_cost(parameters: int) -> PaperCost | None:
+    """The paper's figures for a sum of about so many numbers, if it has any."""
+    for cost in PAPER:
+        if max(parameters / cost.numbers, cost.numbers / parameters) <= _CLOSE:
+            return cost
+    return None
 
 
 @dataclass(frozen=True)
@@ -217,3 +242,12 @@ def cost_figure(turns: Turns) -> Figure:
 
 def _time(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 100 else f"{seconds / 60:.3g} min"
+
+
+def size_of(count: float) -> str:
+    """Bytes as people read them."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB"

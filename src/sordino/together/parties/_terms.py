@@ -22,16 +22,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from sordino._base.codec import digest_of
 from sordino._base.errors import DAMAGE, SordinoError, require_choice, require_count, shown
+from sordino._base.types import Json
 from sordino.engine import refuse_others
-from sordino.parts.mechanisms import MOST_DRAWS
+from sordino.parts.mechanisms import MOST_DRAWS, Mechanism
 from sordino.planning import DISCRETE, Plan, plan
 from sordino.planning.recipes import recipe_named
 from sordino.privacy import POISSON, ROW, Guarantee, require_one_row
-from sordino.together.parties._encoding import growth
 from sordino.together.secure._base import (
     TrustAssumption,
     engine_distance,
@@ -63,11 +63,19 @@ def assumption_of(engine: str, parties: int, colluders: int | None = None) -> Tr
         raise SordinoError(
             f"with {parties} parties the engine {engine!r} stands up to {most} colluders, not {t}"
         )
-    noise: Any = "shares" if engine == "mask" else "inside"
+    noise: Literal["inside", "shares"] = "shares" if engine == "mask" else "inside"
     nodes, node_colluders = (3, 1) if engine == "spu" else (parties, t)
     if engine == "plain":
         nodes = 1
     return TrustAssumption(engine, parties, t, nodes, node_colluders, False, noise)
+
+
+def growth(mechanism: Mechanism) -> int:
+    """Largest row sum of C (`DifferenceCodec`): how many steps' sums one vector may hold."""
+    rows: list[int] = []
+    for step in range(mechanism.steps):
+        rows.append(1 + sum(rows[j] for j in mechanism.cancelled_draws(step) or ()))
+    return max(rows)
 
 
 @dataclass(frozen=True)
@@ -201,7 +209,7 @@ class Terms:
         """For the ledger."""
         return self.plan.recipe
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -215,7 +223,7 @@ class Terms:
         }
 
     @classmethod
-    def from_json(cls, data: Any) -> Terms:
+    def from_json(cls, data: Json) -> Terms:
         try:
             if (data["format"], data["version"]) != (FORMAT, VERSION):
                 raise SordinoError(f"these are not terms of version {VERSION}")
@@ -377,3 +385,27 @@ def assumption_sentence(assumption: TrustAssumption) -> str:
         f"It holds against {whom}, as long as they follow the protocol. {noise} "
         f"(engine {assumption.engine}, {m} parties)."
     )
+
+
+def shares(terms: Terms) -> list[tuple[str, str]]:
+    """Of each party: how many of its records are in a step, and the rate of one of them."""
+    population = terms.plan.population
+    result = []
+    for place, n in enumerate(terms.examples):
+        if terms.batches:
+            b = terms.batches[place]
+            batch = f"{b:,.4g}" if b < 1000 else f"{b:,.0f}"
+            result.append((batch, f"1 in {n / b:.4g}" if b else "never"))
+        elif population.steps_per_epoch == 1:
+            result.append((f"{n:,}", "every step"))
+        else:
+            result.append((f"{n / population.steps_per_epoch:,.4g}", "once an epoch"))
+    return result
+
+
+def collusion(terms: Terms) -> str:
+    """How many may put together what they see, of how many."""
+    assumption = terms.assumption
+    if assumption.compute_nodes != assumption.parties or assumption.engine == "spu":
+        return f"{assumption.node_colluders:,} of {assumption.compute_nodes:,} nodes"
+    return f"{assumption.colluders:,} of {assumption.parties:,}"

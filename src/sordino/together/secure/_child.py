@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sordino._base.errors import SordinoError, one_line, shown
 from sordino._base.files import require_private
+from sordino._base.types import Json
 from sordino.together.secure._base import Integers
 from sordino.together.secure._spu_side import read_frame, write_frame
 
@@ -113,7 +113,7 @@ class Child:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._requests, self._output = self._process.stdin, self._process.stdout
-        self._answers: queue.SimpleQueue[tuple[dict[str, Any], bytes] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[Json, bytes] | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -122,9 +122,7 @@ class Child:
         """Its process id."""
         return self._process.pid
 
-    def ask(
-        self, head: dict[str, Any], body: bytes = b"", *, timeout: float
-    ) -> tuple[dict[str, Any], bytes]:
+    def ask(self, head: Json, body: bytes = b"", *, timeout: float) -> tuple[Json, bytes]:
         """Its answer, or an error if it says no, says nothing for so many seconds, or has ended."""
         try:
             write_frame(self._requests, head, body)

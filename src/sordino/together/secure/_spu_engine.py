@@ -31,11 +31,13 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sordino._base.errors import MissingExtraError, SordinoError, one_line, require_count, shown
+from sordino._base.types import Json
 from sordino.parts.mechanisms import KEY_BYTES, ChaCha20Generator
 from sordino.together.secure import _spu_side as spu_side
 from sordino.together.secure._base import Integers, TrustAssumption
@@ -226,14 +228,14 @@ class _Connection:
         self._file = cast(IO[bytes], self._timed)
         self.sent = 0
 
-    def send(self, head: dict[str, Any], body: bytes = b"") -> None:
+    def send(self, head: Json, body: bytes = b"") -> None:
         self._timed.deadline = time.monotonic() + self.timeout
         try:
             self.sent += write_frame(self._file, head, body)
         except OSError as error:
             raise SordinoError(f"{self.name} is gone: {one_line(error)}") from None
 
-    def take(self, longest: int = _LONGEST_BODY) -> tuple[dict[str, Any], bytes]:
+    def take(self, longest: int = _LONGEST_BODY) -> tuple[Json, bytes]:
         """The next frame, whatever it says, if its body is not longer."""
         self._timed.deadline = time.monotonic() + self.timeout
         try:
@@ -418,7 +420,7 @@ class _Node:
 
     def _round(self) -> None:
         """One sum: every party's part in, the same answer to all."""
-        first: dict[str, Any] | None = None
+        first: Json | None = None
         waiting = dict(self._owners)
         end: float | None = None
         with selectors.DefaultSelector() as selector:
@@ -445,7 +447,7 @@ class _Node:
         assert first is not None
         self._answer({"ok": True}, self._compute(first, total))
 
-    def _checked(self, party: int, head: dict[str, Any], body: bytes) -> np.ndarray[Any, Any]:
+    def _checked(self, party: int, head: Json, body: bytes) -> NDArray[np.uint64]:
         try:
             words, d, rungs = head["words"], head["dimension"], _ladder(head).rungs
             good = words in (1, 2) and d > 0 and len(body) == 8 * d * (1 + len(rungs) * words)
@@ -455,7 +457,7 @@ class _Node:
             raise SordinoError(f"party {party} sent something that is not of this protocol")
         return np.frombuffer(body, "<u8")
 
-    def _compute(self, head: dict[str, Any], total: np.ndarray[Any, Any]) -> bytes:
+    def _compute(self, head: Json, total: NDArray[np.uint64]) -> bytes:
         built = _ladder(head)
         columns = built.columns()
         request = {
@@ -474,13 +476,13 @@ class _Node:
         self._computed = answer["sent"]
         return body
 
-    def _answer(self, head: dict[str, Any], body: bytes = b"") -> None:
+    def _answer(self, head: Json, body: bytes = b"") -> None:
         """To this node's own party last: when it has its answer, it may close everything."""
         for party in sorted(self._owners, key=lambda owner: (owner == self._rank, owner)):
             self._owners[party].send(head, body)
 
 
-def _ladder(head: dict[str, Any]) -> Ladder:
+def _ladder(head: Json) -> Ladder:
     """What all owners ask for, if it is a ladder that this version of Sordino makes."""
     asked = Ladder(tuple((factor, variance) for factor, variance in head["rungs"]))
     if ladder(asked.variance, 63 * head["words"]).rungs != asked.rungs:

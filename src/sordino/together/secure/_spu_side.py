@@ -24,7 +24,15 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import jax
+    import numpy as np
+    from numpy.typing import NDArray
+
+# As in `sordino._base.types`, of which nothing is here.
+Json: TypeAlias = dict[str, Any]
 
 NODES = 3
 LENGTHS = struct.Struct("<IQ")
@@ -34,7 +42,7 @@ _SENT = (200, 208)
 _FLIP = 0x5DEECE66D1234567
 
 
-def write_frame(stream: IO[bytes], head: dict[str, Any], body: bytes = b"") -> int:
+def write_frame(stream: IO[bytes], head: Json, body: bytes = b"") -> int:
     """Send one frame; how many bytes that was."""
     text = json.dumps(head).encode()
     stream.write(LENGTHS.pack(len(text), len(body)) + text + body)
@@ -44,7 +52,7 @@ def write_frame(stream: IO[bytes], head: dict[str, Any], body: bytes = b"") -> i
 
 def read_frame(
     stream: IO[bytes], longest: tuple[int, int] = (1 << 24, 1 << 40)
-) -> tuple[dict[str, Any], bytes]:
+) -> tuple[Json, bytes]:
     """Receive one frame: EOFError if the other side is gone, ValueError if head or body is too long."""
     lengths = LENGTHS.unpack(_exactly(stream, LENGTHS.size))
     if lengths[0] > longest[0] or lengths[1] > longest[1]:
@@ -60,26 +68,29 @@ def _exactly(stream: IO[bytes], count: int) -> bytes:
     return data
 
 
-def public_numbers(words: int, bits: int, rungs: Sequence[dict[str, Any]]) -> tuple[Any, Any]:
+def public_numbers(
+    words: int, bits: int, rungs: Sequence[Json]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """What all nodes know: tables (words + 1, rungs, 2^low, 2^high), and factors (rungs,).
 
     The tables hold the levels to compare with, upper part first, and the other magnitude of a column, which
     is split into the lower half of its bits and the rest.
     """
-    np = import_module("numpy")
+    numpy = import_module("numpy")
 
-    def split(rung: dict[str, Any]) -> list[Any]:
+    def split(rung: Json) -> list[NDArray[np.int64]]:
         cut, low = rung["cut"], bits // 2
         parts = [[c >> 63 for c in cut], [c & (2**63 - 1) for c in cut]] if words == 2 else [cut]
         return [
-            np.array(part, np.int64).reshape(-1, 1 << low).T for part in (*parts, rung["other"])
+            numpy.array(part, numpy.int64).reshape(-1, 1 << low).T
+            for part in (*parts, rung["other"])
         ]
 
-    tables = np.stack([split(rung) for rung in rungs], axis=1)
-    return tables, np.array([rung["factor"] for rung in rungs], np.int64)
+    tables = numpy.stack([split(rung) for rung in rungs], axis=1)
+    return tables, numpy.array([rung["factor"] for rung in rungs], numpy.int64)
 
 
-def drawing(words: int, bits: int, rungs: int) -> Callable[..., Any]:
+def drawing(words: int, bits: int, rungs: int) -> Callable[..., jax.Array]:
     """The program over secret inputs: the sum of all first rows, and noise from the other rows.
 
     One word of 64 bits is a sign, a column of `bits` bits and the upper part of the level; a second
@@ -92,7 +103,9 @@ def drawing(words: int, bits: int, rungs: int) -> Callable[..., Any]:
     jnp = import_module("jax").numpy
     low = bits // 2
 
-    def program(one: Any, two: Any, three: Any, tables: Any, factors: Any) -> Any:
+    def program(
+        one: jax.Array, two: jax.Array, three: jax.Array, tables: jax.Array, factors: jax.Array
+    ) -> jax.Array:
         rows = one + two + three
         d = rows.shape[1]
         random = [
@@ -127,7 +140,7 @@ def drawing(words: int, bits: int, rungs: int) -> Callable[..., Any]:
         noise = noise - 2 * coins[0] * noise
         return rows[0] + sum(factors[r] * noise[d * r : d * (r + 1)] for r in range(rungs))
 
-    def _one_hot(some: list[Any]) -> Any:
+    def _one_hot(some: list[jax.Array]) -> jax.Array:
         """(d, 2^n): 1 where the bits, the first one lowest, say so."""
         result = jnp.ones((1, 1), jnp.int64)
         for coin in some:
@@ -170,11 +183,11 @@ class Node:
         )
         self._compiled: dict[tuple[int, ...], Any] = {}
 
-    def noised_sum(self, request: dict[str, Any], body: bytes) -> bytes:
+    def noised_sum(self, request: Json, body: bytes) -> bytes:
         """This node's part of one sum; what is returned is the same at all three."""
-        np = import_module("numpy")
+        numpy = import_module("numpy")
         d, words = int(request["dimension"]), int(request["words"])
-        mine = np.frombuffer(body, "<i8").reshape(1 + len(request["rungs"]) * words, d).copy()
+        mine = numpy.frombuffer(body, "<i8").reshape(1 + len(request["rungs"]) * words, d).copy()
         shares = self._io.make_shares(mine, self._lib.Visibility.VIS_SECRET)
         for i in range(NODES):
             if i != self._rank:
@@ -194,8 +207,8 @@ class Node:
         opened = [
             result if i == self._rank else self._unpacked(self._link.recv(i)) for i in range(NODES)
         ]
-        total = np.asarray(self._io.reconstruct(opened))
-        if total.shape != (d,) or total.dtype != np.int64:
+        total = numpy.asarray(self._io.reconstruct(opened))
+        if total.shape != (d,) or total.dtype != numpy.int64:
             raise ValueError("the nodes opened something else than a sum")
         return bytes(total.astype("<i8").tobytes())
 
@@ -209,7 +222,7 @@ class Node:
             return total
         return total
 
-    def _program(self, request: dict[str, Any], examples: list[Any]) -> Any:
+    def _program(self, request: Json, examples: list[NDArray[np.int64]]) -> Any:
         """Compiled once for a dimension and a form of ladder."""
         form = int(request["words"]), int(request["bits"]), len(request["rungs"])
         key = (int(request["dimension"]), *form)
@@ -262,9 +275,7 @@ def _told(error: BaseException) -> str:
     return text[:2000]
 
 
-def answer_requests(
-    open_side: Callable[[dict[str, Any]], Any], told: Callable[[Exception], str]
-) -> None:
+def answer_requests(open_side: Callable[[Json], Any], told: Callable[[Exception], str]) -> None:
     """Answer what comes on stdin until it ends.
 
     Args:
@@ -274,7 +285,7 @@ def answer_requests(
     # Libraries print; answers must not be among what they print.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    requests: queue.SimpleQueue[tuple[dict[str, Any], bytes]] = queue.SimpleQueue()
+    requests: queue.SimpleQueue[tuple[Json, bytes]] = queue.SimpleQueue()
 
     def listen() -> None:
         try:
@@ -285,7 +296,7 @@ def answer_requests(
 
     threading.Thread(target=listen, daemon=True).start()
     side: Any = None
-    answer: dict[str, Any]
+    answer: Json
     while True:
         head, body = requests.get()
         try:
@@ -305,7 +316,7 @@ def answer_requests(
 def main() -> None:
     """Be a node until stdin ends."""
 
-    def open_node(head: dict[str, Any]) -> Node:
+    def open_node(head: Json) -> Node:
         others = {int(name) for name in os.listdir("/proc/self/fd")}
         return Node(head["rank"], head["links"], head["timeout"], others)
 

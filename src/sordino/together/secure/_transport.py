@@ -37,9 +37,8 @@ from typing import TypeVar
 
 from sordino._base.errors import DAMAGE, SordinoError, one_line, require_positive, shown
 from sordino._base.files import require_private
-from sordino.together._certificates import certificate_fingerprint
+from sordino.together._certificates import ROSTER_VERSION, Roster, certificate_fingerprint
 from sordino.together.secure._door import STRANGER_PATIENCE, Door, listening
-from sordino.together.secure._roster import VERSION, Roster
 
 T = TypeVar("T")
 
@@ -499,7 +498,7 @@ def _reach(roster: Roster, name: str, context: ssl.SSLContext, deadline: float) 
                 who = repr(others[0]) if others else "somebody else"
                 raise SordinoError(f"at {where} there is {who}, not {hub.name!r}")
             hello = {"session": roster.session, "roster": roster.digest.hex(), "name": name}
-            hello["version"] = str(VERSION)
+            hello["version"] = str(ROSTER_VERSION)
             link.send_frame(_HELLO, 0, json.dumps(hello).encode(), deadline)
             for due in (_WELCOME, _START):
                 kind, _, body = link.receive_frame(_LONGEST_HELLO, deadline)
@@ -605,8 +604,8 @@ def _admitted(roster: Roster, link: _Link, deadline: float) -> str:
         raise _BrokenError("does not speak this protocol") from None
     owner = [m.name for m in roster.members if m.fingerprint == result]
     refusal = ""
-    if version != str(VERSION):
-        refusal = f"speaks version {shown(version)} of this protocol, not {VERSION}"
+    if version != str(ROSTER_VERSION):
+        refusal = f"speaks version {shown(version)} of this protocol, not {ROSTER_VERSION}"
     elif owner != [name]:
         refusal = f"calls itself {shown(name)} with the certificate of {', '.join(owner)!r}"
     elif name == roster.hub:

@@ -6,8 +6,8 @@ came over the network. Descriptions come from others, and name such code: it is 
 runs this site has named it too (`allow`), and never called before it is known to be a `ModelSpec`.
 
     # study.py, installed at every site
-    from sordino.together.sites._models import Model
-    model = Model(loss=my_loss, params=start, load=lambda path: (X, y), metrics=None)
+    from sordino.together.sites import ModelSpec
+    model = ModelSpec(loss=my_loss, params=start, load=lambda path: (X, y), metrics=None)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -30,13 +30,18 @@ from numpy.typing import NDArray
 
 from sordino._base.codec import load_json
 from sordino._base.errors import SordinoError, one_line, shown
+from sordino._base.types import Json, PyTree
 from sordino.models import RowPreparation, Schema, read_table
 from sordino.parts import LeastSquares, LinearLoss, Logistic, Softmax
 from sordino.together.federated._contribution import flattened
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+Arrays = tuple[PyTree, ...]
 # module:name, or module, whose name is then "model".
 _MODEL_NAME = re.compile(r"[A-Za-z_][\w.]{0,199}(:[A-Za-z_]\w{0,99})?", re.ASCII)
-Metrics = Callable[[Any, Any], Mapping[str, float]]
+Metrics = Callable[[PyTree, Arrays], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -55,12 +60,12 @@ class ModelSpec:
     """
 
     loss: Any
-    params: Any
-    load: Callable[[Path], tuple[Any, ...]]
+    params: PyTree
+    load: Callable[[Path], Arrays]
     metrics: Metrics | None = None
     smoothness: float = 0.5
-    save: Callable[[Any], bytes] | None = None
-    description: Mapping[str, Any] | None = None
+    save: Callable[[PyTree], bytes] | None = None
+    description: Json | None = None
     source: str | None = None
 
     @property
@@ -68,7 +73,7 @@ class ModelSpec:
         """d."""
         return int(flattened(self.params).size)
 
-    def unflattened(self, vector: NDArray[np.float32]) -> Any:
+    def unflattened(self, vector: NDArray[np.float32]) -> PyTree:
         """A vector (d,) as parameters."""
         leaves, structure = jax.tree.flatten(self.params)
         ends = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
@@ -76,9 +81,7 @@ class ModelSpec:
         shaped = [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)]
         return jax.tree.unflatten(structure, shaped)
 
-    def evaluator(
-        self, data: tuple[Any, ...]
-    ) -> Callable[[NDArray[np.float32]], Mapping[str, float]]:
+    def evaluator(self, data: Arrays) -> Callable[[NDArray[np.float32]], Mapping[str, float]]:
         """Metrics of a vector of parameters on public data."""
         if self.metrics is not None:
             given = self.metrics
@@ -112,10 +115,10 @@ def table_model(schema: Schema) -> ModelSpec:
     else:
         raise SordinoError("the schema has neither classes nor target_bounds; add one of them")
 
-    def load(path: Path) -> tuple[Any, ...]:
+    def load(path: Path) -> Arrays:
         return arrays_of(read_table(path))
 
-    def arrays_of(frame: Any) -> tuple[Any, ...]:
+    def arrays_of(frame: pd.DataFrame) -> Arrays:
         features, target = schema.split(frame)
         if target.isna().any():
             raise SordinoError(
@@ -123,7 +126,7 @@ def table_model(schema: Schema) -> ModelSpec:
             )
         return rows(features), _labels(schema, target.to_numpy())
 
-    def metrics(params: Any, data: tuple[Any, ...]) -> Mapping[str, float]:
+    def metrics(params: PyTree, data: Arrays) -> Mapping[str, float]:
         X, y = data
         scores = X @ np.asarray(params).T
         if schema.classes is None:
@@ -133,11 +136,11 @@ def table_model(schema: Schema) -> ModelSpec:
         guess = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
         return {"accuracy": float(np.mean(guess == y))}
 
-    def save(params: Any) -> bytes:
+    def save(params: PyTree) -> bytes:
         from sordino.models import model_bytes
 
         coef, intercept = rows.to_features(params, len(schema.names))
-        fitted: dict[str, Any] = {
+        fitted: dict[str, object] = {
             "schema_": schema,
             "n_features_in_": len(schema.names),
             "coef_": coef if schema.classes is not None else coef[0],
@@ -166,7 +169,7 @@ def own_model(name: str) -> ModelSpec:
     try:
         if not _MODEL_NAME.fullmatch(name):
             raise ValueError("that is no name of a Python object")
-        result: Any = getattr(importlib.import_module(module), attribute or "model")
+        result: object = getattr(importlib.import_module(module), attribute or "model")
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise SordinoError(
             f"there is no model {shown(name)} here ({one_line(error)}); give it as module:name"
@@ -191,7 +194,7 @@ def _source(module: ModuleType) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
 
 
-def named_code(data: Any) -> str | None:
+def named_code(data: Json) -> str | None:
     """The ``module:name`` that a description would have this site import; None for a table's model."""
     if isinstance(data, Mapping) and data.get("kind") == "own":
         name = data.get("name")
@@ -203,7 +206,7 @@ def named_code(data: Any) -> str | None:
     raise SordinoError(f"this is not the description of a model: {shown(data)}")
 
 
-def require_allowed(data: Any, allow: Collection[str]) -> None:
+def require_allowed(data: Json, allow: Collection[str]) -> None:
     """Refuse a description that names code which whoever runs this site has not named; imports nothing."""
     name = named_code(data)
     if name is not None and name not in allow:
@@ -213,7 +216,7 @@ def require_allowed(data: Any, allow: Collection[str]) -> None:
         )
 
 
-def model_from_json(data: Any, allow: Collection[str] = ()) -> ModelSpec:
+def model_from_json(data: Json, allow: Collection[str] = ()) -> ModelSpec:
     """The model that a description names.
 
     Args:
@@ -235,7 +238,7 @@ def _labels(schema: Schema, target: NDArray[Any]) -> NDArray[Any]:
         low, high = schema.target_bounds or (-1.0, 1.0)
         scaled = (np.asarray(target, np.float64) - (low + high) / 2) * (2 / (high - low))
         return np.clip(scaled, -1.0, 1.0).astype(np.float32)
-    numbers = {value: i for i, value in enumerate(schema.classes)}
+    numbers: dict[object, int] = {value: i for i, value in enumerate(schema.classes)}
     result = [numbers.get(_plain(value), -1) for value in target]
     if -1 in result:
         raise SordinoError(
@@ -244,5 +247,5 @@ def _labels(schema: Schema, target: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(result, np.int32)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value

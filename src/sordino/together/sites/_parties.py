@@ -13,15 +13,15 @@ What batches are drawn from, and how far the party has come, is sealed in the us
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sordino._base.errors import SordinoError
 from sordino._base.files import (
@@ -31,19 +31,19 @@ from sordino._base.files import (
     write_atomically,
 )
 from sordino._base.keystore import KeyStore
+from sordino._base.types import Json, PyTree
 from sordino._version import code_digest
 from sordino.engine import LedgerAccount, Source
 from sordino.engine.ledger import Ledger
 from sordino.together._callbacks import Callbacks
-from sordino.together._certificates import new_certificate
+from sordino.together._certificates import RosterEntry, new_certificate
 from sordino.together.parties._consortium import Consortium, PartyCard
 from sordino.together.parties._journal import TurnJournal
 from sordino.together.parties._learner import Learner
 from sordino.together.parties._meeting import Meeting
 from sordino.together.parties._party import PartyResult, engine_of, run_party
 from sordino.together.secure._base import SecureSum
-from sordino.together.secure._pads import new_private_key, public_key
-from sordino.together.secure._roster import RosterEntry
+from sordino.together.secure._mask import new_private_key, public_key
 from sordino.together.secure._transport import StarTransport
 from sordino.together.sites._models import ModelSpec, model_from_json, named_code, require_allowed
 
@@ -150,12 +150,12 @@ class PartySite:
 
     def run(
         self,
-        data: tuple[Any, ...],
+        data: tuple[PyTree, ...],
         *,
         store: KeyStore | None = None,
         ledger: Ledger | str | Path | None = None,
         dataset: str | None = None,
-        known_by: Any = None,
+        known_by: PyTree = None,
         join_timeout: float | None = None,
         callbacks: Callbacks | None = None,
         watch: Callable[[str, bytes], None] | None = None,
@@ -256,12 +256,12 @@ class PartySite:
             journal.close()
         return finished
 
-    def saved(self, params: Any) -> bytes:
+    def saved(self, params: PyTree) -> bytes:
         """The trained model as a file."""
         leaves = [np.asarray(leaf, np.float32).ravel() for leaf in jax.tree.leaves(params)]
         return self.model.saved(np.concatenate(leaves))[1]
 
-    def _keep_signature(self, name: str, facts: Mapping[str, Any]) -> None:
+    def _keep_signature(self, name: str, facts: Json) -> None:
         """Refuse a party that has not signed the same file; keep what it has shown."""
         self.consortium.verify(name, facts.get("signature"))
         path = self.folder / SIGNATURES
@@ -284,6 +284,6 @@ def _versions() -> str:
     return "/".join(version(name) for name in ("numpy", "jax", "jaxlib"))
 
 
-def _bytes_of(leaf: Any) -> tuple[bytes, bytes]:
+def _bytes_of(leaf: ArrayLike) -> tuple[bytes, bytes]:
     array = np.ascontiguousarray(leaf)
     return f"{array.dtype.str}{array.shape}".encode(), array.tobytes()

@@ -9,8 +9,8 @@
 
 `serve` and `join` each are one process without children, with TLS between them and clients known by their
 keys. Both end in good order on SIGINT and SIGTERM, and both may be killed at any moment and started again.
-`_app.py` has a ClientApp that carries bytes to an `Endpoint` and a Strategy that drives a `Coordinator`;
-`_simulation.py` runs both without a network.
+`_app.py` has a ClientApp that carries bytes to an `Endpoint` and a Strategy that drives a `Coordinator`,
+and runs both without a network.
 
 No protocol is in here. Importing any of these modules imports flwr, with its telemetry, its update
 check and its installing of packages at run time switched off.

@@ -244,7 +244,7 @@ class _Guarded(H11Protocol):
         self.admitted.cancel()
         super().connection_lost(exc)
 
-    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+    async def _answer(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
         if is_signed(scope["headers"], self._known):
             if not self.admitted.done():
                 self.admitted.set_result(None)

@@ -1,7 +1,17 @@
-"""One party of the `mpyc` engine, as a program of its own (`_mpyc_engine.py` starts it).
+"""Noised sums by MPyC: the parties compute themselves, m >= 3 of them, of which t < m/2 may collude.
+
+Every party shares its vector among all (Shamir, over the integers modulo 2^61 - 1). Together they make
+random bits that nobody knows, look them up in public tables of the discrete Gaussian (`_table.py`), add,
+and open the noised sum to everybody. Passive: parties may look at all they get, but do as they should. No
+step is statistical: given random keys of MPyC's pseudo-random sharing (128 bits, one for every group of
+m - t parties, made anew in each session), t parties see nothing but uniform shares and the sum.
+
+    end = MpycSum(index, ["10.0.0.1:7000", "10.0.0.2:7000", "10.0.0.3:7000"], tls=Tls(...))
+    total = end.noised_sum(values, variance=64, turn=0)
 
 MPyC keeps one runtime for a process, made from its command line when it is imported, and an event loop with
-it: so it gets a process. Requests and answers are the frames of `_spu_side.py`.
+it: so it gets a process, a child that ends with this object or with this process. This module is its
+program too (`Party`). Requests and answers are the frames of `_spu_side.py`:
 
     {"do": "open", "index", "addresses", "threshold", "agreed", "timeout", "tls"}    connect to all others
     {"do": "sum", "dimension", "agreed", "turn", "bits", "level_bits", "rungs"} + vector
@@ -10,7 +20,7 @@ Two things of MPyC are not used. Its own start listens on every interface, belie
 party it is, and never notices that a party is gone: connections are made here. And it unpickles what
 others send, which would let any party run code in all others: in `transfer` and `shutdown`, and, for
 arrays, in `input`, `output` and every product. With `--mix32-64bit` these take plain numbers instead; and
-in this process nothing can be unpickled at all (`forbid_pickle`).
+in the child nothing can be unpickled at all (`forbid_pickle`). Needs the extra `mpc`.
 """
 
 from __future__ import annotations
@@ -21,32 +31,180 @@ import hmac
 import pickle
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sordino._base.errors import SordinoError, one_line
-from sordino.together.secure._child import Tls
+from sordino._base.errors import MissingExtraError, SordinoError, one_line, require_count, shown
+from sordino._base.processes import clean_environment, python_module
+from sordino._base.types import Json
+from sordino.together.secure._base import Integers, TrustAssumption
+from sordino.together.secure._child import Child, Tls, check_values, split_address
 from sordino.together.secure._door import STRANGER_PATIENCE, listening, open_door
 from sordino.together.secure._spu_side import answer_requests
+from sordino.together.secure._table import BITS, LARGEST_NOISE, ladder
 
-# The prime field of all shares. Sums stay below half of it: see `mpyc_engine.LARGEST_SUM`.
+T = TypeVar("T")
+
+# The prime field of all shares.
 MODULUS = 2**61 - 1
+# With the noise of any variance, sums stay below half of the modulus: no sum is ever reduced.
+LARGEST_SUM = MODULUS // 2 - LARGEST_NOISE
 # No message between parties is as long as this.
 _LONGEST_MESSAGE = 1 << 30
 # Draws at a time, so that memory stays within bounds.
 _TOGETHER = 1024
 
 
+class MpycSum:
+    """One party's end.
+
+    Args:
+      index: which party this is.
+      addresses: "host:port" of every party, at least 3. A party listens on its own (party 0 does not
+        have to).
+      colluders: t, less than half of the parties; as many as possible where nothing is given.
+      bits: of the tables, 16 to 126. What they leave of the total variation is `Ladder.distance`.
+      timeout: how many seconds to wait for the others to come, and for a sum. A party whose process ends is
+        noticed at once.
+      tls: certificates; nothing for tests on one machine.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        addresses: Sequence[str],
+        *,
+        colluders: int | None = None,
+        bits: int = BITS,
+        timeout: float = 300.0,
+        tls: Tls | None = None,
+    ) -> None:
+        self._parties = len(addresses)
+        if self._parties < 3:
+            raise SordinoError(f"the mpyc engine needs at least 3 parties, got {self._parties}")
+        if not 0 <= index < self._parties:
+            raise SordinoError(
+                f"index must be between 0 and {self._parties - 1}, got {shown(index)}"
+            )
+        most = (self._parties - 1) // 2
+        self._colluders = most if colluders is None else colluders
+        if not 1 <= self._colluders <= most:
+            raise SordinoError(
+                f"with {self._parties} parties colluders must be between 1 and {most}, "
+                f"got {shown(colluders)}"
+            )
+        hosts = [split_address(address) for address in addresses]
+        require_mpyc()
+        self._bits, self._timeout = bits, timeout
+        self._turn: int | None = None
+        self._sent = 0
+        self._child: Child | None = Child(
+            f"the MPyC process of party {index}",
+            python_module("sordino.together.secure._mpyc"),
+            clean_environment(),
+        )
+        opening = {
+            "do": "open",
+            "index": index,
+            "addresses": hosts,
+            "threshold": self._colluders,
+            "agreed": agreement(parties=self._parties, colluders=self._colluders, bits=bits),
+            "timeout": timeout,
+            "tls": None
+            if tls is None
+            else {
+                "certificate": str(Path(tls.certificate).resolve()),
+                "key": str(Path(tls.key).resolve()),
+                "authorities": str(Path(tls.authorities).resolve()),
+                "fingerprints": list(tls.fingerprints),
+            },
+        }
+        try:
+            # The child gives up by itself, with a reason; this is for one that hangs.
+            self._child.ask(opening, timeout=timeout + 30)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def assumption(self) -> TrustAssumption:
+        """Of the parties, who compute themselves, t may collude."""
+        return TrustAssumption(
+            engine="mpyc",
+            parties=self._parties,
+            colluders=self._colluders,
+            compute_nodes=self._parties,
+            node_colluders=self._colluders,
+            active=False,
+            noise="inside",
+        )
+
+    @property
+    def bytes_sent(self) -> int:
+        """To all others, without TLS's and TCP's own."""
+        return self._sent
+
+    def noised_sum(self, values: Integers, variance: int, turn: int) -> Integers:
+        """See `SecureSum`. Every entry has to be within ±2^60 over the number of parties, nearly."""
+        if self._child is None:
+            raise SordinoError("this end of the mpyc engine is closed")
+        check_values(values, LARGEST_SUM // self._parties)
+        require_count("turn", turn, minimum=0)
+        if self._turn is not None and turn <= self._turn:
+            raise SordinoError(f"turn {turn} has been used: the last one was {self._turn}")
+        built = ladder(variance, self._bits)
+        columns = built.columns()
+        self._turn = turn
+        d = len(values)
+        request = {
+            "do": "sum",
+            "dimension": d,
+            "turn": turn,
+            "agreed": agreement(dimension=d, turn=turn, rungs=built.rungs, bits=self._bits),
+            "bits": columns[0].bits,
+            "level_bits": columns[0].level_bits,
+            "rungs": [
+                {"factor": factor, "cut": one.cut, "other": one.other}
+                for (factor, _), one in zip(built.rungs, columns, strict=True)
+            ],
+        }
+        try:
+            answer, body = self._child.ask(
+                request, values.astype("<i8").tobytes(), timeout=self._timeout + 30
+            )
+        except BaseException:
+            self.close()
+            raise
+        self._sent = answer["sent"]
+        return np.frombuffer(body, "<i8").astype(np.int64)
+
+    def close(self) -> None:
+        """End the child, and its connections with it."""
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
+
+
+def require_mpyc() -> None:
+    """Refuse to go on without MPyC."""
+    if find_spec("mpyc") is None:
+        raise MissingExtraError(
+            "the mpyc engine needs MPyC: install it with `pip install 'sordino[mpc]'`"
+        )
+
+
 def forbid_pickle() -> None:
     """Make every attempt to unpickle in this process an error, by whatever library."""
 
-    def refuse(*_: Any, **__: Any) -> Any:
+    def refuse(*_: object, **__: object) -> NoReturn:
         raise SordinoError("another party sent a pickle, which nobody here opens")
 
     for module in (pickle, import_module("_pickle")):
@@ -69,10 +227,10 @@ class Tables:
     bits: int
     level_bits: int
     factors: tuple[int, ...]
-    public: Any
+    public: NDArray[np.object_]
 
     @classmethod
-    def asked(cls, request: dict[str, Any]) -> Tables:
+    def asked(cls, request: Json) -> Tables:
         bits, level_bits = int(request["bits"]), int(request["level_bits"])
         low, rungs = bits // 2, request["rungs"]
         rows = [
@@ -88,7 +246,7 @@ class Tables:
 class Party:
     """This party's runtime and its connections."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: Json) -> None:
         addresses = [(host, int(port)) for host, port in request["addresses"]]
         self._index, self._timeout = int(request["index"]), float(request["timeout"])
         tls = request["tls"]
@@ -113,7 +271,7 @@ class Party:
         # Whoever has not been let in by all finds out here, before anything is shared.
         self._run(self._agree(-1, bytes.fromhex(request["agreed"]), "was set up in another way"))
 
-    def noised_sum(self, request: dict[str, Any], body: bytes) -> bytes:
+    def noised_sum(self, request: Json, body: bytes) -> bytes:
         """One sum; what is returned is the same at every party."""
         values = np.frombuffer(body, "<i8")
         if len(values) != request["dimension"]:
@@ -128,14 +286,13 @@ class Party:
     def _peers(self) -> list[Any]:
         return [peer for peer in self._runtime.parties if peer.pid != self._index]
 
-    def _run(self, work: Any) -> Any:
+    def _run(self, work: Awaitable[T]) -> T:
         """Do it within the time, unless a party is lost meanwhile."""
 
-        async def watched() -> Any:
+        async def watched() -> T:
             task = asyncio.ensure_future(work)
-            await asyncio.wait(
-                {task, self._lost}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
-            )
+            waited: set[asyncio.Future[Any]] = {task, self._lost}
+            await asyncio.wait(waited, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
             if self._lost.done():
@@ -176,7 +333,7 @@ class Party:
             if door is not None:
                 door.cancel()
 
-    async def _reach(self, address: tuple[str, int], made: Callable[[], Any]) -> None:
+    async def _reach(self, address: tuple[str, int], made: Callable[[], asyncio.Protocol]) -> None:
         context = None if self._tls is None else self._tls.context(server=False)
         while True:
             try:
@@ -192,7 +349,7 @@ class Party:
         if not self._lost.done():
             self._lost.set_result(party)
 
-    async def _sum(self, request: dict[str, Any], values: Any) -> Any:
+    async def _sum(self, request: Json, values: NDArray[np.int64]) -> NDArray[np.int64]:
         different = "is at another sum: its vector or its noise is another"
         await self._agree(int(request["turn"]), bytes.fromhex(request["agreed"]), different)
         runtime = self._runtime
@@ -294,7 +451,7 @@ def _exchanger(tls: Tls | None, lost: Callable[[int], None]) -> Any:
     base: Any = import_module("mpyc.asyncoro").MessageExchanger
 
     class Exchanger(base):  # type: ignore[misc]
-        def connection_made(self, transport: Any) -> None:
+        def connection_made(self, transport: asyncio.Transport) -> None:
             self.known = False
             self.admitted = self.runtime._loop.create_future()
             if self.peer_pid is not None:  # this party has connected to that one
@@ -328,7 +485,7 @@ def _exchanger(tls: Tls | None, lost: Callable[[int], None]) -> Any:
             if self.known and self.peer_pid is not None:
                 lost(self.peer_pid)
 
-        def _is(self, party: int, transport: Any) -> bool:
+        def _is(self, party: int, transport: asyncio.Transport) -> bool:
             if tls is None:
                 return True
             try:
