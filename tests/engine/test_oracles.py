@@ -10,7 +10,7 @@ import pytest
 
 import sordino
 from sordino.parts._losses import Logistic
-from sordino.parts.mechanisms._independent import Independent
+from sordino.parts.mechanisms._toeplitz import Independent
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.parts.updates._descent import named_transform
 

@@ -18,7 +18,7 @@ from sordino.engine._noise import Layout, noise_rows
 from sordino.engine._run import TrainingRun
 from sordino.parts.contributions import Batch
 from sordino.parts.mechanisms._gaussian import gaussian_key, standard_normal_rows
-from sordino.parts.mechanisms._independent import Independent
+from sordino.parts.mechanisms._toeplitz import Independent
 from sordino.privacy import ClippedSum, NoisedSum
 
 PARAMS = {"w": np.zeros((2, 3), np.float32), "b": np.zeros(4, np.float32)}

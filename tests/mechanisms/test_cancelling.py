@@ -14,8 +14,8 @@ from sordino.parts.mechanisms._base import Mechanism, mechanism_from_json
 from sordino.parts.mechanisms._cancelling import Cancelling
 from sordino.parts.mechanisms._catalogue import fit_mechanism
 from sordino.parts.mechanisms._dense import Dense
-from sordino.parts.mechanisms._independent import Independent
 from sordino.parts.mechanisms._maps import AnytimeMap, Channels
+from sordino.parts.mechanisms._toeplitz import Independent
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
 from sordino.privacy._participation import (
     FixedBatches,

@@ -12,8 +12,8 @@ from sordino.parts.mechanisms._base import Mechanism
 from sordino.parts.mechanisms._cancelling import Cancelling
 from sordino.parts.mechanisms._catalogue import NAMES, automatic_name, fit_mechanism
 from sordino.parts.mechanisms._dense import Dense
-from sordino.parts.mechanisms._independent import Independent
 from sordino.parts.mechanisms._maps import AnytimeMap, Channels, NesterovMap
+from sordino.parts.mechanisms._toeplitz import Independent
 from sordino.parts.mechanisms._tree import Tree
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
 from sordino.parts.mechanisms.factorize._error import completed, weighted_rows, workload_matrix

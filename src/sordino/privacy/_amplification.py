@@ -111,11 +111,7 @@ class SampledRelease:
 
 
 _REPLACING = {Adjacency.REPLACE_ONE.value: "REPLACE_ONE"}
-_RELATIONS = {
-    "add-remove": "ADD_OR_REMOVE_ONE",
-    "zero-out": "ADD_OR_REMOVE_ONE",
-    **_REPLACING,
-}
+_RELATIONS = {"add-remove": "ADD_OR_REMOVE_ONE", "zero-out": "ADD_OR_REMOVE_ONE", **_REPLACING}
 
 
 def grid_step(parts: tuple[SampledRelease, ...]) -> float:
@@ -313,16 +309,9 @@ def levels(sigma: ArrayLike, most: int = MOST_LEVELS) -> list[tuple[float, int]]
     return [(float(level), int(count)) for level, count in zip(distinct, counts, strict=True)]
 
 
-def sampled_levels(
-    sigma: ArrayLike,
-    *,
-    rate: float,
-    adjacency: str,
-    sampling: str = POISSON,
-    most: int = MOST_LEVELS,
-) -> tuple[SampledRelease, ...]:
-    """Steps with noise multipliers `sigma` (relative to the clip norm) as releases to compose."""
+def sampled_levels(sigma: ArrayLike, *, rate: float, adjacency: str) -> tuple[SampledRelease, ...]:
+    """Poisson steps with noise multipliers `sigma` (relative to the clip norm) as releases to compose."""
     return tuple(
-        SampledRelease(level, 1.0, rate, count, sampling, adjacency)
-        for level, count in levels(sigma, most)
+        SampledRelease(level, 1.0, rate, count, POISSON, adjacency)
+        for level, count in levels(sigma)
     )

@@ -6,7 +6,7 @@ last step in about half of all cases, in float32 it overspends. Here costs are P
 units of ``2^-96``, each rounded up, so ``spent <= R`` holds exactly and a plan whose costs fit can
 always spend its last step.
 
->>> budget = Budget.of(1.0)
+>>> budget = PrivacyFilter.of(1.0)
 >>> for _ in range(4):
 ...     budget.spend(sigma=2.0)
 >>> budget.remaining

@@ -17,7 +17,7 @@ the mean.
 
 >>> law = StoppingLaw.with_mean(10, eta=0.0)
 >>> round(SelectionGuarantee(math.sqrt(2 * 0.19635), law, "zero-out", "example").epsilon(1e-8), 3)
-5.383
+5.384
 """
 
 from __future__ import annotations

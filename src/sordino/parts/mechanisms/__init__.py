@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from sordino.parts.mechanisms._gaussian import gaussian_key as gaussian_key
     from sordino.parts.mechanisms._gaussian import standard_normal_rows as standard_normal_rows
     from sordino.parts.mechanisms._gaussian import threefry_keys as threefry_keys
-    from sordino.parts.mechanisms._independent import Independent as Independent
     from sordino.parts.mechanisms._lattice import LEAST_STEPS as LEAST_STEPS
     from sordino.parts.mechanisms._lattice import MOST_DRAWS as MOST_DRAWS
     from sordino.parts.mechanisms._lattice import Lattice as Lattice
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from sordino.parts.mechanisms._split import lagged_mechanism as lagged_mechanism
     from sordino.parts.mechanisms._toeplitz import BLT as BLT
     from sordino.parts.mechanisms._toeplitz import Banded as Banded
+    from sordino.parts.mechanisms._toeplitz import Independent as Independent
     from sordino.parts.mechanisms._tree import Tree as Tree
     from sordino.parts.mechanisms._workloads import LinearMap as LinearMap
     from sordino.parts.mechanisms._workloads import Workload as Workload

@@ -21,8 +21,7 @@ from sordino.parts.mechanisms._combined import Parallel as Parallel
 from sordino.parts.mechanisms._combined import Phases as Phases
 from sordino.parts.mechanisms._combined import ScaledDraws as ScaledDraws
 from sordino.parts.mechanisms._dense import Dense
-from sordino.parts.mechanisms._independent import Independent
-from sordino.parts.mechanisms._toeplitz import BLT, Banded
+from sordino.parts.mechanisms._toeplitz import BLT, Banded, Independent
 from sordino.parts.mechanisms._tree import Tree, full_tree
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
 from sordino.privacy import FixedBatches, Participation, SinglePass

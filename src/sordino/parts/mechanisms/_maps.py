@@ -3,7 +3,7 @@
 Each is the recursion of one algorithm with frozen gradients, no projection, step size 1 and the
 sign dropped: row t of ``apply(noise)`` is the noise in the iterate (or estimate) after step t.
 
-    >>> Anytime().apply([1.0, 0.0, 0.0]).round(3)
+    >>> AnytimeMap().apply([1.0, 0.0, 0.0]).round(3)
     array([0.667, 1.333, 2.   ])
     >>> Composed((VaryingDecay((0.0, 0.5, 0.5)), Workload.prefix())).apply([1.0, 0.0, 0.0])
     array([1.  , 1.5 , 1.75])

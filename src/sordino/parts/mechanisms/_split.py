@@ -147,11 +147,7 @@ def _least_of_few(q: Array, weight: Array, u: Array) -> Array:
         np.append(u, _log_costs(q, u).max()),
         jac=True,
         method="SLSQP",
-        constraints={
-            "type": "ineq",
-            "fun": lambda x: x[-1] - _log_costs(q, x[:-1]),
-            "jac": slopes,
-        },
+        constraints={"type": "ineq", "fun": lambda x: x[-1] - _log_costs(q, x[:-1]), "jac": slopes},
         options={"maxiter": 200, "ftol": 1e-14},
     )
     return np.asarray(result.x[:-1])

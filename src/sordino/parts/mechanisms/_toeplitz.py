@@ -1,4 +1,4 @@
-"""Toeplitz noise that streams: banded, or through a few buffers (BLT).
+"""Toeplitz noise that streams: independent, banded, or through a few buffers (BLT).
 
 *Banded*: ``x_t = (z_t - sum_{i=1..b-1} c_i x_{t-i}) / c_0``: bands - 1 vectors of state, in a ring.
 With bands no longer than an epoch one example's steps do not interact, so k epochs cost exactly
@@ -118,7 +118,7 @@ class ToeplitzMechanism(Mechanism):
 
     @abstractmethod
     def strategy_coefficients(self) -> NDArray[np.float64]:
-        """The first column of C before normalisation, from the float32 numbers in use (steps,)."""
+        """The first column of C before normalisation, from the float32 numbers in use; the rest is 0."""
 
     def strategy(self) -> ToeplitzStrategy:
         norms = None if self.column_norms is None else self.column_norms.astype(np.float64)
@@ -139,6 +139,42 @@ class ToeplitzMechanism(Mechanism):
     def normalisation(self) -> str:
         """A suffix for `describe`."""
         return ", columns normalised" if self.column_norms is not None else ""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Independent(ToeplitzMechanism):
+    """Fresh noise in every step, ``C = I``: DP-SGD and DP-GD, the one kind that random batches amplify."""
+
+    steps: int = field(metadata={"static": True})
+    kind: ClassVar[str] = "independent"
+    column_norms = None
+
+    def strategy_coefficients(self) -> NDArray[np.float64]:
+        return np.ones(1)
+
+    def start(self, d: int) -> tuple[()]:
+        return ()
+
+    def rows(
+        self, state: tuple[()], draw: Draw, first: jax.Array | int, count: int
+    ) -> tuple[jax.Array, tuple[()]]:
+        return draw(first, count), ()
+
+    def cancelled_draws(self, step: int) -> tuple[int, ...]:
+        return ()
+
+    def state_vectors(self) -> int:
+        return 0
+
+    def describe(self) -> str:
+        return "independent noise in every step"
+
+    def to_json(self) -> Json:
+        return {"kind": self.kind, "steps": self.steps}
+
+
+READERS.add(Independent.kind, lambda data: Independent(steps=require_count("steps", data["steps"])))
 
 
 DEFAULT_BANDS = 64
@@ -165,8 +201,7 @@ class Banded(ToeplitzMechanism):
         if not 1 <= wanted <= steps:
             raise SordinoError(f"bands must be between 1 and the {steps} steps, got {bands!r}")
         result = np.asarray(
-            optimize_banded(workload, steps, wanted, epochs=uses, separation=separation),
-            np.float32,
+            optimize_banded(workload, steps, wanted, epochs=uses, separation=separation), np.float32
         )
         norms = useful_column_norms(result.astype(np.float64), workload, participation)
         return cls(result, norms, steps)

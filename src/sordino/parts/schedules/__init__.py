@@ -64,9 +64,7 @@ if TYPE_CHECKING:
     from sordino.parts.schedules._bounds import best_steps as best_steps
     from sordino.parts.schedules._bounds import best_uniform_steps as best_uniform_steps
     from sordino.parts.schedules._bounds import dynamic_error as dynamic_error
-    from sordino.parts.schedules._bounds import (
-        full_participation_bound as full_participation_bound,
-    )
+    from sordino.parts.schedules._bounds import full_participation_bound as full_participation_bound
     from sordino.parts.schedules._bounds import row_scaling as row_scaling
     from sordino.parts.schedules._influence import expinfl as expinfl
     from sordino.parts.schedules._influence import exponential_fit as exponential_fit

@@ -69,11 +69,7 @@ class AdaptiveBudget(NoiseSchedule):
 
     @classmethod
     def planned(
-        cls,
-        options: Json,
-        steps: int,
-        epsilon: float | None,
-        delta: float | None,
+        cls, options: Json, steps: int, epsilon: float | None, delta: float | None
     ) -> AdaptiveBudget:
         """All that (epsilon, delta) allows, in `splits` parts (by default one for each step)."""
         if epsilon is None or delta is None:

@@ -23,11 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sordino._base.codec import pack, unpack
-from sordino._base.errors import (
-    SordinoError,
-    nearest,
-    shown,
-)
+from sordino._base.errors import SordinoError, nearest, shown
 from sordino._base.registry import Registry
 from sordino._base.types import Json
 

@@ -229,12 +229,7 @@ def _rule(uniform_sigma: float) -> tuple[str, ...]:
 
 
 def _full_batch(
-    log_q: Array,
-    epsilon: float,
-    delta: float,
-    adjacency: str,
-    method: str,
-    ratio_cap: float | None,
+    log_q: Array, epsilon: float, delta: float, adjacency: str, method: str, ratio_cap: float | None
 ) -> SubsampledSearch:
     """Rate 1 is a plain Gaussian composition, and the lemma is its exact optimum."""
     kappa = Adjacency(adjacency).factor
