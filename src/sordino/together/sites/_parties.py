@@ -24,12 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sordino._base.errors import SordinoError
-from sordino._base.files import (
-    new_folder,
-    remove_leftovers,
-    require_private,
-    write_atomically,
-)
+from sordino._base.files import new_folder, remove_leftovers, require_private, write_atomically
 from sordino._base.keystore import KeyStore
 from sordino._base.types import Json, PyTree
 from sordino._version import code_digest
