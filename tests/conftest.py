@@ -33,7 +33,7 @@ def own_recipes() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _first_fits() -> None:
     """To each test its fits are the first of the process: a second one on the same rows is warned about."""
-    if (fits := sys.modules.get("sordino.models._fits")) is not None:
+    if (fits := sys.modules.get("sordino.models._linear")) is not None:
         fits.forget_fits()
 
 

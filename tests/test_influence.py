@@ -19,12 +19,13 @@ import pytest
 import sordino
 from sordino import SordinoError
 from sordino.engine.influence import _proxy as proxy
-from sordino.engine.influence._curvature import influence_by_hessian, public_eigenvalues
 from sordino.engine.influence._estimate import (
     EstimatedInfluence,
     _steps_to_measure,
     influence_by_gradient,
+    influence_by_hessian,
     influence_by_retraining,
+    public_eigenvalues,
 )
 from sordino.engine.influence._proxy import Proxy, noise_multipliers, proxy_key, proxy_population
 from sordino.parts._losses import LeastSquares, Logistic, Softmax

@@ -10,7 +10,7 @@ import pytest
 import sordino
 from sordino import Plan
 from sordino._base.errors import SordinoError
-from sordino.parts.mechanisms._scaled import ScaledDraws
+from sordino.parts.mechanisms._combined import ScaledDraws
 from sordino.parts.schedules._base import Uniform
 from sordino.parts.schedules._shapes import Exponential, FixedSchedule, GradientDescentPL, Influence
 from sordino.privacy._budget import BudgetExhausted, PrivacyFilter

@@ -220,7 +220,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Value]]]:
 
 
 def _scheduled(kind: str, parameters: dict[str, Any]) -> Value:
-    from sordino.parts.schedules._catalogue import schedule_named
+    from sordino.parts.schedules._shapes import schedule_named
 
     plan = planned("dp-gd", schedule=schedule_named(kind, 12, **parameters), epochs=12)
     return run(plan)

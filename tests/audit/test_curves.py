@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from sordino.audit._curves import largest_power, measured_curve
+from sordino.audit._statistics import largest_power, measured_curve
 from sordino.privacy._amplification import SampledRelease
 from sordino.privacy._guarantee import Guarantee
 

@@ -15,11 +15,11 @@ import sordino
 from sordino import Plan, SordinoError, audit
 from sordino.audit import _own as own
 from sordino.audit._own import OwnNeighbours
-from sordino.engine import _drivers as drivers
 from sordino.engine import _many as many
+from sordino.engine import _run as drivers
 from sordino.parts._losses import Logistic
 from sordino.parts.contributions._base import Batch, Evaluator
-from sordino.parts.sampling._public import public_order
+from sordino.parts.sampling._kinds import public_order
 from sordino.privacy._values import ClippedSum
 
 from ..contract.cases import logistic_data

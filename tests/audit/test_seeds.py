@@ -21,8 +21,8 @@ from sordino._base.keys import KEY_BYTES, RunKey
 from sordino.audit._plans import reference_plan
 from sordino.audit._recording import Recording
 from sordino.audit._whitebox import Neighbours
-from sordino.engine._drivers import scan_chunk
 from sordino.engine._noise import GaussianNoise
+from sordino.engine._run import scan_chunk
 from sordino.parts._losses import Logistic
 from sordino.parts.mechanisms._gaussian import gaussian_key, standard_normal_rows
 

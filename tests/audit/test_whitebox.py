@@ -13,8 +13,8 @@ from scipy.stats import norm
 
 import sordino
 from sordino import SordinoError, audit
-from sordino.audit._intervals import best_epsilon_threshold, epsilon_of_event
 from sordino.audit._plans import affordable, miniature
+from sordino.audit._statistics import best_epsilon_threshold, epsilon_of_event
 from sordino.planning._plans import Plan
 from sordino.planning.recipes import RECIPES
 from sordino.privacy._gdp import epsilon_from_mu

@@ -26,8 +26,8 @@ from sordino.report._measure import (
     independent_counterpart,
     measured_noise,
 )
+from sordino.report._render import guessing
 from sordino.report._run import write_report
-from sordino.report._words import guessing
 
 HOSTILE = "\"><script>alert('x')</script>&amp;<img src=x onerror=y>"
 VOID = {"meta", "br", "img", "link", "hr", "input"}

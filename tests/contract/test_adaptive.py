@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from sordino._base.keys import RunKey
-from sordino.audit._intervals import equivalent_mu, hockey_stick, separation_interval
 from sordino.audit._recording import audit_seeds
+from sordino.audit._statistics import equivalent_mu, hockey_stick, separation_interval
 from sordino.engine import _adaptive as adaptive
 from sordino.engine._adaptive import AdaptiveRun
 from sordino.engine._many import seeded_noise_keys

@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import norm
 
 from sordino.audit._canary import Canary
-from sordino.audit._intervals import equivalent_mu, hockey_stick, proportion, separation_interval
 from sordino.audit._recording import audit_key, audit_seeds
+from sordino.audit._statistics import equivalent_mu, hockey_stick, proportion, separation_interval
 from sordino.audit._whitebox import Neighbours
 from sordino.engine._many import secret_batches, seeded_noise_keys
 from sordino.parts.mechanisms._gaussian import gaussian_key

@@ -13,8 +13,8 @@ import pytest
 from sordino import Plan, SordinoError
 from sordino._base.keys import RunKey
 from sordino.audit._whitebox import Neighbours
-from sordino.engine import _drivers as drivers
 from sordino.engine import _many as many
+from sordino.engine import _run as drivers
 from sordino.engine._run import TrainingRun
 from sordino.parts._losses import Logistic
 from sordino.parts.contributions import _gradient as gradient

@@ -17,17 +17,17 @@ import pytest
 
 from sordino._base.keys import RunKey
 from sordino.audit._whitebox import AuditResult, Neighbours
-from sordino.engine import _drivers as drivers
 from sordino.engine import _many as many
 from sordino.engine import _noise as noise
+from sordino.engine import _run as drivers
 from sordino.engine._run import TrainingRun
 from sordino.parts._losses import Logistic
 from sordino.parts.contributions import _gradient as gradient
 from sordino.parts.contributions import _rules as rules
-from sordino.parts.mechanisms import _parallel as parallel
+from sordino.parts.mechanisms import _combined as combined
 from sordino.parts.mechanisms._gaussian import standard_normal_rows
 from sordino.parts.mechanisms._tree import Tree
-from sordino.parts.sampling import _secret as batches
+from sordino.parts.sampling import _kinds as batches
 from sordino.planning._plans import Plan
 
 from .cases import EXAMPLES, audited, logistic_data, make
@@ -143,8 +143,8 @@ def noise_of_the_last_epoch(patch: pytest.MonkeyPatch) -> None:
 
 def one_key_for_both_channels(patch: pytest.MonkeyPatch) -> None:
     """Two streams that share their draws: the difference of two releases is free of noise."""
-    honest = parallel._columns
-    patch.setattr(parallel, "_columns", lambda draw, p, channels: honest(draw, 0, channels))
+    honest = combined._columns
+    patch.setattr(combined, "_columns", lambda draw, p, channels: honest(draw, 0, channels))
 
 
 def rows_by_the_wrong_index(patch: pytest.MonkeyPatch) -> None:
@@ -170,12 +170,12 @@ def every_other_batch_twice(patch: pytest.MonkeyPatch) -> None:
 
 def batches_twice_as_likely(patch: pytest.MonkeyPatch) -> None:
     """The accountant is told one rate, the sampler uses another."""
-    honest = batches._poisson_block
+    honest = batches.poisson_block
 
-    def block(population: Any, rng: Any) -> Any:
-        return honest(population.without_first_batch(2 * population.batch_size), rng)
+    def block(examples: int, rate: float, rng: Any) -> Any:
+        return honest(examples, 2 * rate, rng)
 
-    patch.setattr(batches, "_poisson_block", block)
+    patch.setattr(batches, "poisson_block", block)
     # Draws that are kept are those of the honest sampler.
     patch.setattr(many, "secret_batches", many.secret_batches.__wrapped__)
 

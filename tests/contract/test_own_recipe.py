@@ -15,8 +15,8 @@ import pytest
 import sordino
 from sordino import SordinoError
 from sordino.parts.contributions import CONTRIBUTIONS
-from sordino.planning import _registry as registry
 from sordino.planning import recipes
+from sordino.planning import recipes as registry
 from sordino.planning.recipes import Recipe
 
 from . import cases, reference, test_contract

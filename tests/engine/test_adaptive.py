@@ -16,8 +16,7 @@ from sordino._base.errors import PlanMismatchError, SordinoError
 from sordino._base.keys import RunKey
 from sordino.engine import _adaptive as adaptive
 from sordino.engine._adaptive import LEVELS, AdaptiveRun, clipped_losses
-from sordino.engine._entry import as_records
-from sordino.engine._records import Records
+from sordino.engine._records import Records, as_records
 from sordino.parts._losses import LeastSquares, Logistic, NonconvexLogistic
 from sordino.parts.contributions._base import Evaluator
 from sordino.parts.contributions._gradient import VmapEvaluator

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from sordino._base.keys import RunKey
-from sordino.parts.sampling import _secret as batches
+from sordino.parts.sampling import _kinds as batches
+from sordino.parts.sampling._kinds import BLOCK, poisson_width, public_order
 from sordino.parts.sampling._population import Population
-from sordino.parts.sampling._public import public_order
-from sordino.parts.sampling._secret import BLOCK, poisson_width
 
 KEY = RunKey.from_insecure_seed(0)
 

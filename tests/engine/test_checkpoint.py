@@ -22,13 +22,16 @@ from sordino._base.keys import RunKey
 from sordino._base.keystore import KeyStore
 from sordino.engine._checkpoint import (
     MAGIC,
+    RUNS,
+    SHARE,
     Checkpoint,
+    Recovery,
+    forget,
     read_checkpoint,
     read_identity,
     read_progress,
     write_checkpoint,
 )
-from sordino.engine._recovery import RUNS, SHARE, Recovery, forget
 from sordino.engine._run import TrainingRun
 from sordino.engine.ledger._composition import BudgetExceeded
 from sordino.engine.ledger._ledger import Ledger

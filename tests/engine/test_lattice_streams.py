@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sordino.parts._losses import Logistic, Softmax
+from sordino.parts._rounding import lattice_bounds, sum_of_squares, to_lattice
 from sordino.parts.contributions._base import Batch
 from sordino.parts.contributions._gradient import VmapEvaluator
-from sordino.parts.contributions._lattice import lattice_bounds, sum_of_squares, to_lattice
 from sordino.parts.contributions._linear import LinearEvaluator
 from sordino.parts.contributions._rules import PLAIN
 

@@ -14,7 +14,7 @@ import pytest
 import sordino
 from sordino.parts._losses import LeastSquares, LinearLoss, Logistic, NonconvexLogistic, Softmax
 from sordino.parts._rounding import sum_margin
-from sordino.parts.sampling._public import public_order
+from sordino.parts.sampling._kinds import public_order
 from sordino.planning._plans import Plan
 
 from .helpers import MECHANISMS, binary, multiclass, quiet_plan, regression

@@ -8,7 +8,7 @@ import pytest
 
 import sordino
 from sordino import PlanMismatchError, RunKey, SordinoError
-from sordino.engine._drivers import chunk_length
+from sordino.engine._run import chunk_length
 from sordino.parts._losses import Logistic, Softmax
 
 from .helpers import MECHANISMS, binary, quiet_plan

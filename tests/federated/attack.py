@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.parts._losses import LeastSquares
-from sordino.parts.mechanisms._chacha import ChaCha20Generator
-from sordino.parts.mechanisms._discrete import discrete_gaussian
+from sordino.parts.mechanisms._discrete import ChaCha20Generator, discrete_gaussian
 from sordino.privacy._values import ClippedSum
 from sordino.together.federated._agreeing import agree
 from sordino.together.federated._agreement import Agreement

@@ -15,12 +15,12 @@ import pytest
 from scipy import stats
 
 from sordino import SordinoError
-from sordino.parts.mechanisms._chacha import ChaCha20Generator
 from sordino.parts.mechanisms._discrete import (
     _BAND,
     _CAPACITY,
     _COLUMNS,
     _POINT,
+    ChaCha20Generator,
     _staircase,
     discrete_gaussian,
     exp_enclosure,

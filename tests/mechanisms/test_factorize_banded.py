@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import toeplitz
 from scipy.optimize import minimize
+from tests.support.toeplitz import fixed_order_sensitivity
 
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.parts.mechanisms.factorize._error import dense_error, rmse, toeplitz_error
 from sordino.parts.mechanisms.factorize._toeplitz import (
     column_norms,
-    fixed_order_sensitivity,
     optimize_banded,
     sqrt_toeplitz,
 )

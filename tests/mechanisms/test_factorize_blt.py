@@ -9,13 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import jax_privacy
+from tests.support.toeplitz import (
+    blt_coefficients,
+    blt_inverse_coefficients,
+    fixed_order_sensitivity,
+)
 
 from sordino.parts.mechanisms._workloads import Workload
-from sordino.parts.mechanisms.factorize._blt import BLTParameters, optimize_blt
+from sordino.parts.mechanisms.factorize._blt import (
+    BLTParameters,
+    error_squared,
+    optimize_blt,
+    sensitivity_squared,
+)
 from sordino.parts.mechanisms.factorize._error import noising_error, rmse, toeplitz_error
-from sordino.parts.mechanisms.factorize._geometric import error_squared, sensitivity_squared
 from sordino.parts.mechanisms.factorize._toeplitz import (
-    fixed_order_sensitivity,
     inverse_coefficients,
     sqrt_toeplitz,
 )
@@ -27,8 +35,8 @@ AWKWARD = [Workload.identity(), Workload.heavy_ball(1.0), Workload("w", 1.0, (0.
 
 
 def figures(blt, workload, n, separation=None, participations=1):
-    sensitivity = fixed_order_sensitivity(blt.coefficients(n), n, separation, participations)
-    error = noising_error(blt.inverse_coefficients(n), workload)
+    sensitivity = fixed_order_sensitivity(blt_coefficients(blt, n), n, separation, participations)
+    error = noising_error(blt_inverse_coefficients(blt, n), workload)
     return rmse(error, sensitivity), error[-1] * sensitivity
 
 
@@ -183,11 +191,13 @@ def test_inverse_agrees_with_the_power_series_and_jax_privacy():
     blt = BLTParameters((0.999, 0.9, 0.5), (0.05, 0.2, 0.25))
     n = 300
     np.testing.assert_allclose(
-        blt.inverse_coefficients(n), inverse_coefficients(blt.coefficients(n), n), atol=1e-14
+        blt_inverse_coefficients(blt, n),
+        inverse_coefficients(blt_coefficients(blt, n), n),
+        atol=1e-14,
     )
     theirs, their_inverse = jax_privacy.blt_coefficients(blt.theta, blt.omega, n)
-    np.testing.assert_allclose(blt.coefficients(n), theirs, atol=1e-14)
-    np.testing.assert_allclose(blt.inverse_coefficients(n), their_inverse, atol=1e-12)
+    np.testing.assert_allclose(blt_coefficients(blt, n), theirs, atol=1e-14)
+    np.testing.assert_allclose(blt_inverse_coefficients(blt, n), their_inverse, atol=1e-12)
 
 
 def test_streaming_recursion_inverts_the_strategy():
@@ -199,7 +209,7 @@ def test_streaming_recursion_inverts_the_strategy():
     for t in range(200):
         x[t] = z[t] - np.dot(blt.omega, buffers)
         buffers = np.array(blt.theta) * buffers + x[t]
-    np.testing.assert_allclose(np.convolve(blt.coefficients(200), x)[:200], z, atol=1e-12)
+    np.testing.assert_allclose(np.convolve(blt_coefficients(blt, 200), x)[:200], z, atol=1e-12)
 
 
 def test_buffers_are_added_only_while_they_pay():

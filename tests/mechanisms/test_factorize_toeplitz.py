@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.linalg import toeplitz
 from scipy.special import ellipk
 from tests.support import jax_privacy
+from tests.support.toeplitz import fixed_order_sensitivity
 
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.parts.mechanisms.factorize._error import (
@@ -19,7 +20,6 @@ from sordino.parts.mechanisms.factorize._error import (
 )
 from sordino.parts.mechanisms.factorize._toeplitz import (
     column_norms,
-    fixed_order_sensitivity,
     inverse_coefficients,
     sqrt_toeplitz,
 )

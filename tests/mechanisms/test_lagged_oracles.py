@@ -9,10 +9,10 @@ from tests.support.windows import reconstruct, recurrence, window_sum
 
 from sordino._base.errors import SordinoError
 from sordino.parts.mechanisms import _base as base
-from sordino.parts.mechanisms._banded import Banded
+from sordino.parts.mechanisms._combined import Phases
 from sordino.parts.mechanisms._maps import Channels, LaggedMomentumMap
-from sordino.parts.mechanisms._phases import Phases
 from sordino.parts.mechanisms._split import lagged_mechanism
+from sordino.parts.mechanisms._toeplitz import Banded
 from sordino.parts.mechanisms._tree import Tree
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.parts.mechanisms.factorize._toeplitz import sqrt_toeplitz

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from sordino import SordinoError
-from sordino.parts.mechanisms._banded import Banded
 from sordino.parts.mechanisms._base import Mechanism
 from sordino.parts.mechanisms._cancelling import Cancelling
+from sordino.parts.mechanisms._combined import ScaledDraws
 from sordino.parts.mechanisms._independent import Independent
 from sordino.parts.mechanisms._lattice import MOST_DRAWS, Lattice, LatticeNoise, is_on_lattice
-from sordino.parts.mechanisms._scaled import ScaledDraws
+from sordino.parts.mechanisms._toeplitz import Banded
 from sordino.parts.mechanisms._tree import Tree
 
 T = 13

@@ -10,9 +10,7 @@ import pytest
 
 from sordino._base.errors import SordinoError
 from sordino.parts.mechanisms import _base as base
-from sordino.parts.mechanisms._banded import Banded
 from sordino.parts.mechanisms._base import Mechanism
-from sordino.parts.mechanisms._blt import BLT
 from sordino.parts.mechanisms._dense import Dense
 from sordino.parts.mechanisms._independent import Independent
 from sordino.parts.mechanisms._maps import (
@@ -23,6 +21,7 @@ from sordino.parts.mechanisms._maps import (
     NesterovMap,
     VaryingDecay,
 )
+from sordino.parts.mechanisms._toeplitz import BLT, Banded
 from sordino.parts.mechanisms._tree import Tree
 from sordino.parts.mechanisms._workloads import LinearMap, Workload, linear_map_from_json
 from sordino.privacy._participation import SinglePass

@@ -11,11 +11,10 @@ import pytest
 
 from sordino._base.errors import SordinoError
 from sordino.parts.mechanisms._base import mechanism_from_json
-from sordino.parts.mechanisms._blt import BLT
+from sordino.parts.mechanisms._combined import Parallel, Phases
 from sordino.parts.mechanisms._independent import Independent
 from sordino.parts.mechanisms._maps import AnytimeMap, Channels, LaggedMomentumMap
-from sordino.parts.mechanisms._parallel import Parallel
-from sordino.parts.mechanisms._phases import Phases
+from sordino.parts.mechanisms._toeplitz import BLT
 from sordino.parts.mechanisms._tree import Tree
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.privacy._participation import FixedBatches, MinSeparation, SinglePass

@@ -11,10 +11,8 @@ from sordino._base.errors import SordinoError
 from sordino.parts.mechanisms._base import Mechanism, mechanism_from_json
 from sordino.parts.mechanisms._cancelling import Cancelling
 from sordino.parts.mechanisms._catalogue import fit_mechanism
+from sordino.parts.mechanisms._combined import Parallel, Phases, ScaledDraws
 from sordino.parts.mechanisms._independent import Independent
-from sordino.parts.mechanisms._parallel import Parallel
-from sordino.parts.mechanisms._phases import Phases
-from sordino.parts.mechanisms._scaled import ScaledDraws
 from sordino.parts.mechanisms._tree import Tree, full_tree
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.privacy._participation import FixedBatches, SinglePass

@@ -7,9 +7,8 @@ import pytest
 
 from sordino._base.errors import SordinoError
 from sordino.parts.mechanisms._catalogue import fit_mechanism
+from sordino.parts.mechanisms._combined import Parallel, Phases
 from sordino.parts.mechanisms._maps import Channels, Composed, LaggedMomentumMap
-from sordino.parts.mechanisms._parallel import Parallel
-from sordino.parts.mechanisms._phases import Phases
 from sordino.parts.mechanisms._split import lagged_mechanism, optimal_scales, pattern_energies
 from sordino.parts.mechanisms._tree import Tree
 from sordino.parts.mechanisms._workloads import Workload

@@ -24,7 +24,7 @@ from sordino._base.errors import PrivacyWarning, SordinoError
 from sordino._base.keys import RunKey
 from sordino.engine._train import train
 from sordino.models._estimators import PrivateClassifier, PrivateRegressor
-from sordino.models._fits import forget_fits
+from sordino.models._linear import forget_fits
 from sordino.parts._losses import Logistic
 from sordino.planning.recipes import RECIPES
 

@@ -13,7 +13,7 @@ from sordino._base.keys import RunKey
 from sordino.engine._noise import lattice_noise
 from sordino.engine._run import TrainingRun
 from sordino.parts._losses import NonconvexLogistic
-from sordino.parts.sampling._public import public_order
+from sordino.parts.sampling._kinds import public_order
 from sordino.together.parties._learner import DifferenceCodec, Learner, PartyRows, train_together
 from sordino.together.parties._terms import Terms, agree
 

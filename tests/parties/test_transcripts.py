@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from scipy.special import chdtrc
 
-from sordino.parts.mechanisms._chacha import ChaCha20Generator
-from sordino.parts.mechanisms._discrete import discrete_gaussian
+from sordino.parts.mechanisms._discrete import ChaCha20Generator, discrete_gaussian
 from sordino.together.parties._learner import _noise, party_key
 from sordino.together.parties._terms import agree, assumption_of
 from sordino.together.secure import _mask as mask

@@ -13,7 +13,7 @@ import pytest
 
 from sordino import Plan, plan
 from sordino._base.errors import SordinoError
-from sordino.engine._drivers import chunk_starts
+from sordino.engine._run import chunk_starts
 from sordino.parts.sampling._population import Population
 from sordino.planning._accounting import float32_up
 from sordino.planning.recipes import RECIPES

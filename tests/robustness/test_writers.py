@@ -58,7 +58,7 @@ def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path: Path) -> None:
 FULL_DISK_RUN = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-from sordino.app.cli import _main as main, _predict as predict
+from sordino.app.cli import _main as main, _released as predict
 from sordino._base.files import write_atomically
 from pathlib import Path
 import typer

@@ -10,13 +10,14 @@ import pytest
 
 from sordino._base.errors import SordinoError
 from sordino.parts.schedules._allocate import allocate
-from sordino.parts.schedules._fitting import (
+from sordino.parts.schedules._influence import (
+    expinfl,
     exponential_fit,
     fit_exponential,
     fitted_expinfl,
+    momentum_bound,
     smoothed,
 )
-from sordino.parts.schedules._influence import expinfl, momentum_bound
 from sordino.privacy._gdp import epsilon_from_mu
 
 R = 0.3927

@@ -18,7 +18,6 @@ from sordino.parts.schedules._base import (
     require_public,
     schedule_from_json,
 )
-from sordino.parts.schedules._catalogue import schedule_named
 from sordino.parts.schedules._influence import quadratic
 from sordino.parts.schedules._shapes import (
     ByParticipation,
@@ -31,6 +30,7 @@ from sordino.parts.schedules._shapes import (
     MomentumQuadratic,
     MomExpInfluence,
     Quadratic,
+    schedule_named,
 )
 
 STEPS = 24

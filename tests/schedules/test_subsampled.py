@@ -8,7 +8,6 @@ import pytest
 from sordino._base.errors import SordinoError
 from sordino.parts.schedules._allocate import allocate, optimal_cost, predicted_cost
 from sordino.parts.schedules._base import Uniform
-from sordino.parts.schedules._catalogue import subsampled_schedule
 from sordino.parts.schedules._influence import geometric
 from sordino.parts.schedules._shapes import FixedSchedule
 from sordino.parts.schedules._subsampled import (
@@ -17,6 +16,7 @@ from sordino.parts.schedules._subsampled import (
     renyi_slope,
     search_subsampled,
     stepwise,
+    subsampled_schedule,
 )
 from sordino.privacy._amplification import compose_pld, epsilon_of_pld, levels, sampled_levels
 from sordino.privacy._gdp import mu_from_epsilon_delta

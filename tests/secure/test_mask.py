@@ -21,8 +21,7 @@ import pytest
 from scipy.special import chdtrc
 
 from sordino import SordinoError
-from sordino.parts.mechanisms._chacha import ChaCha20Generator
-from sordino.parts.mechanisms._discrete import discrete_gaussian
+from sordino.parts.mechanisms._discrete import ChaCha20Generator, discrete_gaussian
 from sordino.together._certificates import Roster, RosterEntry
 from sordino.together.secure import _transport as transport
 from sordino.together.secure._mask import MaskSum, new_private_key, public_key

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import chdtrc
 
 from sordino import SordinoError
-from sordino.parts.mechanisms._chacha import ChaCha20Generator
+from sordino.parts.mechanisms._discrete import ChaCha20Generator
 from sordino.together.secure._base import require_fit
 from tests.support.grid import Grid
 

@@ -21,7 +21,7 @@ import pytest
 
 import sordino
 from sordino._base.keys import RunKey
-from sordino.engine import _recovery as recovery
+from sordino.engine import _checkpoint as recovery
 from sordino.parts._losses import LeastSquares, Logistic, NonconvexLogistic, Softmax
 from sordino.planning._plans import Plan
 

@@ -16,17 +16,19 @@ import sordino
 from sordino import audit
 from sordino.audit import _onerun as onerun
 from sordino.audit._federated import audit_client
-from sordino.audit._intervals import equivalent_mu, hockey_stick, separation_interval
 from sordino.audit._membership import AttackScores, area, membership_report
-from sordino.audit._power import (
+from sordino.audit._statistics import (
     POWER,
     above,
     detectable,
     detection,
+    equivalent_mu,
     event_delta,
     event_factor,
+    hockey_stick,
     longer_contributions,
     separable,
+    separation_interval,
     smaller_noise,
 )
 from sordino.audit._whitebox import Neighbours

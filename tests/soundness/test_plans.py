@@ -84,6 +84,12 @@ def another_run_slipped_in(plan: Plan) -> Plan:
     return edited
 
 
+def another_run_in_front(plan: Plan) -> Plan:
+    edited = copy.copy(plan)
+    object.__setattr__(edited, "training", quieter(plan).training)
+    return edited
+
+
 EDITS = (
     quieter,
     longer,
@@ -92,6 +98,7 @@ EDITS = (
     for_less,
     written_over,
     another_run_slipped_in,
+    another_run_in_front,
 )
 
 

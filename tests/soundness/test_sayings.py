@@ -14,9 +14,8 @@ import pytest
 from sordino import Ledger, PrivateClassifier, PrivateRegressor, PrivateSearch
 from sordino._base.errors import PrivacyWarning, SordinoError
 from sordino.models._estimators import checked_classes
-from sordino.models._features import Numeric
 from sordino.models._rows import RowPreparation
-from sordino.models._schema import Schema
+from sordino.models._schema import Numeric, Schema
 from sordino.models._search import _NoisyScore
 
 ROWS = 60
@@ -321,7 +320,7 @@ def test_schemas_refuse_numbers_that_are_too_large_without_showing_them() -> Non
 
 def test_audited_targets_are_refused_without_their_value() -> None:
     """R8: the audit of a table converts its target by itself."""
-    from sordino.app.cli._audited_tables import _scaled
+    from sordino.app.cli._fitting import _scaled
 
     with pytest.raises(SordinoError, match="a column of numbers") as refused:
         _scaled(pd.Series([1.0, "kuru"], dtype=object), (0, 1))

@@ -18,7 +18,7 @@ import sordino
 from sordino._base.errors import SordinoError
 from sordino.engine import _session as session_module
 from sordino.parts._losses import Logistic
-from sordino.parts.sampling._secret import poisson_width
+from sordino.parts.sampling._kinds import poisson_width
 from sordino.planning._plans import Plan
 
 N, D = 80, 3

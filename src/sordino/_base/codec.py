@@ -1,4 +1,4 @@
-"""How values are written: one text for one meaning, files of JSON, and numbers packed into JSON."""
+"""How values are written: one text for one meaning, files of JSON, numbers packed into JSON, the time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,13 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import DAMAGE, SordinoError, one_line, require_count
 from sordino._base.files import write_atomically
+from sordino._base.types import Json
+
+
+def utc_now(timespec: str = "seconds") -> str:
+    """Now, in UTC, in ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec=timespec)
+
 
 T = TypeVar("T")
 
@@ -57,13 +65,13 @@ def load_json(path: Path | str, what: str, read: Callable[[Any], T]) -> T:
         raise SordinoError(f"in {str(path)!r}: {error}") from None
 
 
-def pack(array: NDArray[np.floating[Any]]) -> str:
+def pack(array: NDArray[np.float32] | NDArray[np.float64]) -> str:
     """Numbers as a text for JSON, bit for bit: little-endian, compressed."""
     raw = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
     return base64.b64encode(zlib.compress(raw, 6)).decode("ascii")
 
 
-def unpack(data: Any, dtype: str, size: str, *, largest: int, what: str) -> NDArray[Any]:
+def unpack(data: Json, dtype: str, size: str, *, largest: int, what: str) -> NDArray[Any]:
     """The array whose `pack` is `data`'s field of its dtype's name; it comes from strangers.
 
     Args:

@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
-from typing import Any
+
+from sordino._base.types import Json
 
 # Messages show no more of a value than this, and of a list of names no more than these.
 _LONGEST_SHOWN = 80
@@ -125,7 +126,7 @@ def require_choice(name: str, value: str, allowed: Iterable[str]) -> str:
     return value
 
 
-def known_fields(what: str, data: Any, cls: type) -> dict[str, Any]:
+def known_fields(what: str, data: object, cls: type) -> Json:
     """`data` if it is what the dataclass `cls` takes by name, or an error that says what is not."""
     if not isinstance(data, Mapping):
         raise SordinoError(f"{what} must be a table of fields, got {shown(data)}")

@@ -212,10 +212,15 @@ def sync_folder(folder: Path) -> None:
 
 def swap(one: Path, other: Path) -> bool:
     """Swap two paths on one file system in one step; False where the system has no such call."""
-    call: Any
     if sys.platform == "linux":
         call, flags = getattr(_libc(), "renameat2", None), 2  # RENAME_EXCHANGE
-        arguments: tuple[Any, ...] = (-100, os.fsencode(one), -100, os.fsencode(other), flags)
+        arguments: tuple[int | bytes, ...] = (
+            -100,
+            os.fsencode(one),
+            -100,
+            os.fsencode(other),
+            flags,
+        )
     elif sys.platform == "darwin":
         call, flags = getattr(_libc(), "renamex_np", None), 2  # RENAME_SWAP
         arguments = (os.fsencode(one), os.fsencode(other), flags)
@@ -227,7 +232,7 @@ def swap(one: Path, other: Path) -> bool:
     return True
 
 
-def _libc() -> Any:
+def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
@@ -272,7 +277,9 @@ def _gunzip(file: IO[bytes]) -> Iterator[bytes]:
             yield piece
 
 
-def _streams(new: Callable[[], Any]) -> Callable[[IO[bytes]], Iterator[bytes]]:
+def _streams(
+    new: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor],
+) -> Callable[[IO[bytes]], Iterator[bytes]]:
     """An unpacker of one stream after the other, each by a fresh decompressor."""
 
     def unpack(file: IO[bytes]) -> Iterator[bytes]:

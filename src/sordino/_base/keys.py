@@ -4,8 +4,13 @@ A run key is 256 bits from the operating system. Every use derives its own key f
 the use's name, so that two streams, or noise and sampling, can never share a generator state.
 (`jax.random.key(seed)` would keep 32 bits of a seed: noise that can be enumerated and subtracted.)
 
-A key belongs to one run. A key that a user gives can reach several processes, so its use is noted in the
-key folder: the file ``claims/<identity of the key>`` holds a keyed digest of the run's identity.
+A key belongs to one run. Noise is a function of the run key and the step: the same key with anything else
+changed would put the same noise around other sums, and the difference of two releases would be free of
+it. So the ledger, a checkpoint and a key that is used again all ask the same question: is every part of the
+run's `Identity` equal? `sordino.engine._description` makes one; whoever cannot see all of its inputs has
+none, and such a run is never the same run again. A key that a user gives can reach several processes, so
+its use is noted in the key folder: the file ``claims/<identity of the key>`` holds a keyed digest of the
+run's identity.
 """
 
 from __future__ import annotations
@@ -14,13 +19,34 @@ import hashlib
 import hmac
 import json
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from sordino._base.errors import SordinoError
-from sordino._base.identity import Identity
 from sordino._base.keystore import KeyStore
+
+# Everything that decides a run's release: the keyed digest of each part by its name.
+Identity = Mapping[str, str]
+
+# What to say of each part that differs.
+MEANINGS = {
+    "plan": "the plan",
+    "data": "the data or its labels",
+    "start": "the initial parameters",
+    "settings": "the driver, microbatches, evaluation or callbacks",
+    "program": "the loss, the optimizer, the regularizer or the code",
+    "environment": "the versions of the software, the processor or the number of its cores",
+}
+
+
+def changes(stored: Identity, wanted: Identity) -> list[str]:
+    """What differs between two runs, in words; nothing if they are one and the same run."""
+    names = dict.fromkeys([*MEANINGS, *stored, *wanted])
+    differ = [name for name in names if stored.get(name) != wanted.get(name)]
+    return [MEANINGS.get(name, f"the {name}") for name in differ]
+
 
 KEY_BYTES = 32
 CLAIMS = "claims"

@@ -47,10 +47,7 @@ if TYPE_CHECKING:
     from sordino.audit._contract import RecipeCheckError as RecipeCheckError
     from sordino.audit._contract import check_recipe as check_recipe
     from sordino.audit._contract import clipped as clipped
-    from sordino.audit._curves import largest_power as largest_power
-    from sordino.audit._curves import measured_curve as measured_curve
     from sordino.audit._federated import audit_client as audit_client
-    from sordino.audit._jax_privacy import auditing as auditing
     from sordino.audit._membership import AttackScores as AttackScores
     from sordino.audit._membership import MembershipReport as MembershipReport
     from sordino.audit._membership import lira_attack as lira_attack
@@ -58,12 +55,15 @@ if TYPE_CHECKING:
     from sordino.audit._membership import membership_report as membership_report
     from sordino.audit._membership import shadow_models as shadow_models
     from sordino.audit._onerun import OneRunResult as OneRunResult
+    from sordino.audit._onerun import auditing as auditing
     from sordino.audit._onerun import one_run as one_run
     from sordino.audit._plans import affordable as affordable
     from sordino.audit._plans import miniature as miniature
     from sordino.audit._plans import reference_plan as reference_plan
-    from sordino.audit._power import POWER as POWER
-    from sordino.audit._power import above as above
+    from sordino.audit._statistics import POWER as POWER
+    from sordino.audit._statistics import above as above
+    from sordino.audit._statistics import largest_power as largest_power
+    from sordino.audit._statistics import measured_curve as measured_curve
     from sordino.audit._tradeoff import audit_figure as audit_figure
     from sordino.audit._tradeoff import panel_of as panel_of
     from sordino.audit._whitebox import AuditResult as AuditResult

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +27,8 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
 from sordino._base.keys import RunKey
-from sordino.audit._intervals import Array
+from sordino._base.types import PyTree
+from sordino.audit._statistics import Array
 from sordino.parts.contributions import Anchored, Contribution, Lagged
 from sordino.parts.sampling import public_order
 from sordino.parts.schedules import AdaptiveBudget
@@ -55,18 +55,18 @@ LARGEST = 10_000_000
 MOST_SIGNS = 12
 
 
-def scripted_loss(params: Any, script: jax.Array, ticks: jax.Array) -> jax.Array:
+def scripted_loss(params: PyTree, script: jax.Array, ticks: jax.Array) -> jax.Array:
     """The loss of one scripted example; `ticks` are the clock values between the steps."""
     step = jnp.sum(jax.lax.stop_gradient(params["clock"]) > ticks)
     return jnp.dot(script[step], jnp.append(params["head"], params["tail"]))
 
 
-def drive_clock(params: Any) -> jax.Array:
+def drive_clock(params: PyTree) -> jax.Array:
     """The data-free regulariser: its gradient moves the clock by much more than noise can."""
     return -CLOCK_RATE * params["clock"]
 
 
-def starting_point() -> Any:
+def starting_point() -> PyTree:
     """Parameters of the scripted model before the first step."""
     tail = np.zeros(DIMENSIONS - 1, np.float32)
     return {"clock": np.float32(0), "head": np.float32(0), "tail": tail}

@@ -21,10 +21,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from sordino._base.errors import PlanMismatchError, SordinoError, shown
 from sordino._base.keys import RunKey
+from sordino._base.types import Json, PyTree
 from sordino.audit._brute_force import brute_force_mu, noising_matrices
 from sordino.audit._canary import DIMENSIONS, PLANE, Canary, planned_precision
 from sordino.audit._plans import reference_plan, small_plan
@@ -39,10 +40,10 @@ from sordino.planning.recipes import SECRET, recipe_named
 from sordino.privacy import Adjacency
 
 Array = NDArray[np.float64]
-Gradients = Callable[[Any], Array]
+Gradients = Callable[[Array], Array]
 # From per-example gradients at the points of steps 0 to t, and the contribution's numbers, to what each
 # example adds in step t: (examples, d), or one such array for each channel.
-Reference = Callable[[Sequence[Array], dict[str, Any], int], Any]
+Reference = Callable[[Sequence[Array], Json, int], ArrayLike | Sequence[Array]]
 
 # Runs by which the noise's covariances are estimated.
 NOISE_RUNS = 4000
@@ -136,7 +137,7 @@ def check_recipe(
 
 
 def _checked(
-    spec: Recipe, reference: Reference | None, runs: int, seed: int, options: dict[str, Any]
+    spec: Recipe, reference: Reference | None, runs: int, seed: int, options: Json
 ) -> ContractReport:
     checks, result = [], None
     loop = "" if not spec.adaptive else "the run decides what it releases"
@@ -200,7 +201,7 @@ def mu_problems(plan: Plan) -> list[str]:
     return problems
 
 
-def _every_mu(spec: Recipe, options: dict[str, Any]) -> list[str]:
+def _every_mu(spec: Recipe, options: Json) -> list[str]:
     """All samplings with all mechanisms, but for pairs that planning refuses."""
     usual = {**spec.defaults(), **options}
     problems = []
@@ -325,18 +326,18 @@ def logistic_data(n: int, d: int, seed: int = 0) -> tuple[NDArray[np.float32], N
     return X.astype(np.float32), y
 
 
-def row_gradients(X: Any, y: Any) -> Gradients:
+def row_gradients(X: ArrayLike, y: ArrayLike) -> Gradients:
     """Per-example gradients of the logistic loss, double precision."""
     rows, labels = np.asarray(X, np.float64), np.asarray(y, np.float64)
 
-    def gradients(w: Any) -> Array:
+    def gradients(w: Array) -> Array:
         residuals: Array = 1 / (1 + np.exp(-rows @ w)) - labels
         return residuals[:, None] * rows
 
     return gradients
 
 
-def batches_of(plan: Plan, key: RunKey) -> list[NDArray[Any]]:
+def batches_of(plan: Plan, key: RunKey) -> list[NDArray[np.int64]]:
     """The rows of each step, as the plan's population says."""
     population = plan.population
     n, b, T = population.examples, population.batch_size, population.steps
@@ -387,7 +388,7 @@ def reference_problems(plan: Plan, reference: Reference | None) -> list[str]:
     return []
 
 
-def _compared(spec: Recipe, options: dict[str, Any]) -> Plan:
+def _compared(spec: Recipe, options: Json) -> Plan:
     """A plan whose clip binds now and then, with sizes that leave the last batch short."""
     settings = {**SIZES, **({"clip": BINDING, "noise_multiplier": 0.5} if spec.private else {})}
     return small_plan(spec.name, **{**settings, **options})
@@ -396,24 +397,24 @@ def _compared(spec: Recipe, options: dict[str, Any]) -> Plan:
 # ---- resumption ------------------------------------------------------------------------------------------
 
 
-def same_bits(a: Any, b: Any) -> bool:
+def same_bits(a: PyTree, b: PyTree) -> bool:
     """Whether two pytrees are equal to the bit."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs)
 
 
-def _runs_of(plan: Plan) -> Callable[[int], Any]:
+def _runs_of(plan: Plan) -> Callable[[int], TrainingRun]:
     data = logistic_data(plan.population.examples, FEATURES)
     start = np.zeros(FEATURES, np.float32)
 
-    def begin(seed: int) -> Any:
+    def begin(seed: int) -> TrainingRun:
         key = RunKey.from_insecure_seed(seed)
         return TrainingRun(plan, Logistic(), start, data, key=key, watched=True)
 
     return begin
 
 
-def resumption_problems(begin: Callable[[int], Any]) -> list[str]:
+def resumption_problems(begin: Callable[[int], TrainingRun]) -> list[str]:
     """From what was released and the run key alone, at every chunk's end, bit for bit.
 
     Args:
@@ -459,7 +460,7 @@ def comfortable_plan(name: str, examples: int = 2000, **options: Any) -> Plan:
     """
     spec = recipe_named(name)
     usual = {**spec.defaults(), **options}
-    arguments: dict[str, Any] = {"examples": examples, "batch_size": 200, "epochs": 10}
+    arguments: Json = {"examples": examples, "batch_size": 200, "epochs": 10}
     if spec.full_batch:
         arguments = {"examples": examples, "steps": 40}
     if usual["output"] != "last":
@@ -499,7 +500,7 @@ def learning_problems(plan: Plan) -> list[str]:
 # ---- plans as files --------------------------------------------------------------------------------------
 
 
-def _budget(spec: Recipe, options: dict[str, Any]) -> dict[str, Any]:
+def _budget(spec: Recipe, options: Json) -> Json:
     """A budget to plan for; for secret batches the noise, which is quicker than to search for it."""
     if not spec.private:
         return options
@@ -532,11 +533,11 @@ def file_problems(plan: Plan) -> list[str]:
     return problems
 
 
-def changes_by_hand(plan: Plan) -> list[dict[str, Any]]:
+def changes_by_hand(plan: Plan) -> list[Json]:
     """Fields of a plan's file that must not be believed."""
     data = json.loads(json.dumps(plan.to_json()))
     spec, stated = recipe_named(plan.recipe), data["guarantee"]
-    changes: list[dict[str, Any]] = [
+    changes: list[Json] = [
         {"format": "something else"},
         {"version": -1},
         {"recipe": "dp-nothing"},

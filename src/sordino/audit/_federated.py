@@ -27,14 +27,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_count, require_fraction, require_positive
-from sordino.audit._intervals import Array, separation
+from sordino._base.types import PyTree
+from sordino.audit._statistics import Array, separation
 from sordino.audit._whitebox import (
     CLEARLY,
     CONFIDENCE,
@@ -426,7 +427,7 @@ def _data(agreement: Agreement, unit: str, message: int, sign: float) -> tuple[F
     return rows, targets
 
 
-def _block(data: LocalData, block: int, batch: int) -> tuple[tuple[Any, ...], Floats]:
+def _block(data: LocalData, block: int, batch: int) -> tuple[tuple[PyTree, ...], Floats]:
     """The examples of a block and their mask, as `LocalData.total` has them."""
     rows = data.rows(block)
     padding = batch - len(rows)
@@ -437,14 +438,20 @@ def _block(data: LocalData, block: int, batch: int) -> tuple[tuple[Any, ...], Fl
 
 @partial(jax.jit, static_argnames=("kind",))
 def _totals(
-    kind: ClientEvaluator, points: Any, previous: Any, rows: Any, mask: Any, terms: Any, batch: Any
-) -> Any:
+    kind: ClientEvaluator,
+    points: jax.Array,
+    previous: jax.Array,
+    rows: PyTree,
+    mask: jax.Array,
+    terms: PyTree,
+    batch: jax.Array,
+) -> PyTree:
     """`ClientEvaluator.total` at many points (runs, d)."""
     weights = {name: 0 if name in ("now", "before") else None for name in terms}
     if not kind.recursive:
         weights = dict.fromkeys(terms, None)
 
-    def one(point: Any, before: Any, numbers: Any) -> Any:
+    def one(point: PyTree, before: PyTree, numbers: PyTree) -> PyTree:
         return kind.total(point, before, rows, mask, numbers, batch).clipped
 
     return jax.vmap(one, in_axes=(0, 0, weights))(points, previous, dict(terms))

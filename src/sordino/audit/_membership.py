@@ -40,9 +40,17 @@ from scipy.optimize import brentq
 from scipy.stats import norm, rankdata
 
 from sordino._base.errors import SordinoError, require_count, require_fraction
-from sordino.audit._curves import Points, largest_power, measured_curve
-from sordino.audit._intervals import Array, proportion
-from sordino.audit._power import POWER, finite, percent
+from sordino._base.types import Json, PyTree
+from sordino.audit._statistics import (
+    POWER,
+    Array,
+    Points,
+    finite,
+    largest_power,
+    measured_curve,
+    percent,
+    proportion,
+)
 from sordino.engine import as_records, train
 from sordino.parts.schedules import PublicData, require_public
 from sordino.planning import Plan
@@ -168,7 +176,7 @@ class MembershipReport:
             "power). These attacks see one model and typical examples."
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain data for continuous integration."""
         return {
             **asdict(self),
@@ -283,14 +291,14 @@ def area(members: Array, others: Array, tail: float) -> tuple[float, float, floa
     return auc, max(0.0, auc - reach), min(1.0, auc + reach)
 
 
-def losses_of(loss: Callable[..., jax.Array], params: Any, data: Any) -> Array:
+def losses_of(loss: Callable[..., jax.Array], params: PyTree, data: PyTree) -> Array:
     """Losses of all rows of `data`, float64 (rows,)."""
     data = as_records(data if isinstance(data, tuple) else (data,))
     return np.asarray(jax.vmap(lambda *example: loss(params, *example))(*data), np.float64)
 
 
 def loss_attack(
-    loss: Callable[..., jax.Array], params: Any, members: Any, others: Any
+    loss: Callable[..., jax.Array], params: PyTree, members: PyTree, others: PyTree
 ) -> AttackScores:
     """The loss-threshold attack (Yeom et al. 2018) on a model: minus the loss.
 
@@ -312,10 +320,10 @@ def confidences(losses: ArrayLike) -> Array:
 
 def lira_attack(
     loss: Callable[..., jax.Array],
-    params: Any,
-    members: Any,
-    others: Any,
-    shadows: Sequence[Any],
+    params: PyTree,
+    members: PyTree,
+    others: PyTree,
+    shadows: Sequence[PyTree],
 ) -> AttackScores:
     """The offline likelihood-ratio attack (Carlini et al. 2022) on a model.
 
@@ -345,13 +353,13 @@ def lira_scores(seen: Array, unseen: Array) -> Array:
 def shadow_models(
     plan: Plan,
     loss: Callable[..., jax.Array],
-    params: Any,
+    params: PyTree,
     public: PublicData,
     count: int = SHADOWS,
     *,
     seed: int | None = None,
     **training: Any,
-) -> list[Any]:
+) -> list[PyTree]:
     """Parameters of `count` models trained as planned, each on rows drawn from public data.
 
     Args:

@@ -36,6 +36,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -45,11 +46,27 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.stats import beta, norm, rankdata
 
-from sordino._base.errors import PlanMismatchError, SordinoError, require_count, require_fraction
-from sordino.audit._curves import Points, measured_curve
-from sordino.audit._intervals import Array, equivalent_mu
-from sordino.audit._jax_privacy import auditing
-from sordino.audit._power import POWER, detectable, detection, finite, least_enough, percent
+from sordino._base.errors import (
+    MissingExtraError,
+    PlanMismatchError,
+    SordinoError,
+    require_count,
+    require_fraction,
+)
+from sordino._base.types import Json, PyTree
+from sordino.audit._recording import Loss
+from sordino.audit._statistics import (
+    POWER,
+    Array,
+    Points,
+    detectable,
+    detection,
+    equivalent_mu,
+    finite,
+    least_enough,
+    measured_curve,
+    percent,
+)
 from sordino.audit._whitebox import CONFIDENCE, stated_delta
 from sordino.engine import Result, as_records, train
 from sordino.parts import LinearLoss
@@ -130,7 +147,7 @@ class OneRunResult:
             f"{percent(POWER)} power; violations are of mu)."
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain data for continuous integration, without the model; infinite claims become null."""
         kept = {k: v for k, v in vars(self).items() if k not in ("training", "guarantee")}
         return {
@@ -148,14 +165,14 @@ class OneRunResult:
 
 def one_run(
     plan: Plan,
-    loss: Callable[..., jax.Array] | LinearLoss | Evaluator,
-    params: Any,
-    data: Any,
-    canaries: Any,
+    loss: Loss,
+    params: PyTree,
+    data: PyTree,
+    canaries: PyTree,
     *,
     kind: str = "input",
-    score: Callable[[Any, tuple[Any, ...]], ArrayLike] | None = None,
-    absent: tuple[Any, ...] | None = None,
+    score: Callable[[PyTree, tuple[PyTree, ...]], ArrayLike] | None = None,
+    absent: tuple[PyTree, ...] | None = None,
     confidence: float = CONFIDENCE,
     delta: float | None = None,
     coins: ArrayLike | None = None,
@@ -333,19 +350,19 @@ class _Setting:
     """What is trained: loss, parameters, rows for given coins, and the score of each canary."""
 
     count: int
-    loss: Any
-    params: Any
-    data: Callable[[Coins], Any]
-    score: Callable[[Any], ArrayLike]
+    loss: Loss
+    params: PyTree
+    data: Callable[[Coins], PyTree]
+    score: Callable[[PyTree], ArrayLike]
 
 
 def _in_input_space(
-    loss: Any,
-    params: Any,
-    data: tuple[Any, ...],
-    canaries: Any,
-    score: Callable[[Any, tuple[Any, ...]], ArrayLike] | None,
-    absent: tuple[Any, ...] | None,
+    loss: Loss,
+    params: PyTree,
+    data: tuple[PyTree, ...],
+    canaries: PyTree,
+    score: Callable[[PyTree, tuple[PyTree, ...]], ArrayLike] | None,
+    absent: tuple[PyTree, ...] | None,
 ) -> _Setting:
     canaries = canaries if isinstance(canaries, tuple) else (canaries,)
     try:
@@ -365,28 +382,28 @@ def _in_input_space(
                 "nothing"
             )
 
-        def blanked(coins: Coins) -> Any:
+        def blanked(coins: Coins) -> PyTree:
             gone = np.flatnonzero(~present(coins))
 
-            def blank(leaf: Any, value: Any) -> Any:
+            def blank(leaf: PyTree, value: PyTree) -> PyTree:
                 changed = np.array(leaf, copy=True)
                 changed[gone] = value
                 return changed
 
             return jax.tree.map(blank, joined, absent)
 
-        trained: Any = loss
-        rows: Callable[[Coins], Any] = blanked
+        trained: Loss = loss
+        rows: Callable[[Coins], PyTree] = blanked
     elif isinstance(loss, LinearLoss):
 
-        def zeroed(coins: Coins) -> Any:
+        def zeroed(coins: Coins) -> PyTree:
             # The gradient is a multiple of the row: a row of zeros contributes nothing.
             return joined[0] * present(coins)[:, None], *joined[1:]
 
         trained, rows = loss, zeroed
     else:
 
-        def marked(coins: Coins) -> Any:
+        def marked(coins: Coins) -> PyTree:
             return *joined, present(coins).astype(np.float32)
 
         trained, rows = _Masked(loss), marked
@@ -396,10 +413,10 @@ def _in_input_space(
     )
 
 
-def _fall(loss: Any, params: Any, canaries: Any, trained: Any) -> ArrayLike:
+def _fall(loss: Any, params: PyTree, canaries: PyTree, trained: PyTree) -> ArrayLike:
     """How much each canary's loss fell."""
 
-    def losses(point: Any) -> jax.Array:
+    def losses(point: PyTree) -> jax.Array:
         return jax.vmap(lambda *example: loss(point, *example))(*canaries)
 
     return losses(jax.tree.map(jnp.asarray, params)) - losses(trained)
@@ -411,7 +428,7 @@ class _Masked:
 
     loss: Callable[..., jax.Array]
 
-    def __call__(self, params: Any, *example: Any) -> jax.Array:
+    def __call__(self, params: PyTree, *example: PyTree) -> jax.Array:
         *inputs, present = example
         return present * self.loss(params, *inputs)
 
@@ -423,14 +440,14 @@ class _WithDials:
     loss: Callable[..., jax.Array]
     slope: float
 
-    def __call__(self, params: Any, *example: Any) -> jax.Array:
+    def __call__(self, params: PyTree, *example: PyTree) -> jax.Array:
         *inputs, dial, present = example
         own = self.slope * params["dials"][jnp.maximum(dial, 0)]
         return present * jnp.where(dial >= 0, own, self.loss(params["model"], *inputs))
 
 
 def _in_gradient_space(
-    plan: Plan, loss: Any, params: Any, data: tuple[Any, ...], m: int
+    plan: Plan, loss: Loss, params: PyTree, data: tuple[PyTree, ...], m: int
 ) -> _Setting:
     if isinstance(loss, Evaluator):
         raise SordinoError(
@@ -448,7 +465,7 @@ def _in_gradient_space(
     )
     dial = np.concatenate([np.full(n, -1, np.int32), np.arange(m, dtype=np.int32)])
 
-    def rows(coins: Coins) -> Any:
+    def rows(coins: Coins) -> PyTree:
         present = np.concatenate([np.ones(n, np.float32), coins.astype(np.float32)])
         return (*padded, dial, present)
 
@@ -460,3 +477,19 @@ def _in_gradient_space(
         # Descent goes against the slope.
         score=lambda trained: -np.asarray(trained["dials"], np.float64),
     )
+
+
+def auditing() -> ModuleType:
+    """The module `jax_privacy.auditing`, all that is taken from there; it takes a second to import.
+
+    `CanaryScoreAuditor` turns scores of canaries that were in and that were out into lower bounds on
+    epsilon: Steinke, Nasr & Jagielski 2023 (`epsilon_one_run`) for any (epsilon, delta) claim, and
+    Mahloujifar, Melis & Chaudhuri 2024 (`epsilon_one_run_fdp`) for a Gaussian-DP claim.
+    """
+    try:
+        from jax_privacy import auditing as module
+    except ImportError:
+        raise MissingExtraError(
+            "an audit in one run needs jax-privacy; install it with: pip install 'sordino[audit]'"
+        ) from None
+    return module

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,12 +27,13 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from sordino._base.errors import SordinoError, require_count, require_fraction, require_positive
+from sordino._base.types import PyTree
 from sordino.audit._canary import planned_precision, planned_scale
-from sordino.audit._recording import Recording, audit_seeds
+from sordino.audit._recording import Loss, Recording, audit_seeds
+from sordino.audit._statistics import Array
 from sordino.audit._whitebox import (
     CONFIDENCE,
     RUNS,
-    Array,
     AuditResult,
     Moved,
     by_event,
@@ -66,13 +66,13 @@ class OwnNeighbours:
     def of(
         cls,
         plan: Plan,
-        loss: Any,
-        params: Any,
-        data: Any,
+        loss: Loss,
+        params: PyTree,
+        data: PyTree,
         *,
         example: int | None = None,
-        instead: Any | None = None,
-        regularizer: Callable[[Any], Any] | None = None,
+        instead: PyTree | None = None,
+        regularizer: Callable[[PyTree], jax.Array] | None = None,
     ) -> OwnNeighbours:
         """The pair; see `sordino.audit.white_box` for the arguments."""
         check_auditable(plan)
@@ -158,7 +158,7 @@ class OwnNeighbours:
             begin += recording.at_once()
             yield self._ratio(np.asarray(sums, np.float64), base, shift)
 
-    def means(self, points: Any, picked: Any = None) -> tuple[Array, Array]:
+    def means(self, points: PyTree, picked: PyTree = None) -> tuple[Array, Array]:
         """``u0`` and ``u1 - u0`` at the points of some runs, float64 (runs, steps, channels, d)."""
         without, having = self.worlds
         shape = (len(points), having.steps, having.stepper.channels, -1)
@@ -210,11 +210,11 @@ def _check_batches(plan: Plan) -> None:
         )
 
 
-def _replaced(data: tuple[Any, ...], row: int, instead: Any) -> tuple[Any, ...]:
+def _replaced(data: tuple[PyTree, ...], row: int, instead: PyTree) -> tuple[PyTree, ...]:
     """The data with another example in one row."""
     other = instead if isinstance(instead, tuple) else (instead,)
 
-    def put(leaf: Any, value: Any) -> Any:
+    def put(leaf: PyTree, value: PyTree) -> PyTree:
         changed = np.array(leaf, copy=True)
         changed[row] = value
         return changed
@@ -258,18 +258,18 @@ def _means(
     slices: Slices | None,
     worlds: tuple[Records, Records],
     points: jax.Array,
-    like: Any,
+    like: PyTree,
     table: StepNow,
-    public: Any,
+    public: PyTree,
     example: jax.Array,
-    picked: Any,
+    picked: PyTree,
 ) -> tuple[jax.Array, jax.Array]:
     """The clipped sums with the example and without it, at given points (runs, steps, channels d)."""
     _, unravel = ravel_pytree(like)
     evaluator = stepper.evaluator
 
-    def one(run: jax.Array, drawn: Any) -> tuple[jax.Array, jax.Array]:
-        def step(memory: Any, row: Any) -> tuple[Any, Any]:
+    def one(run: jax.Array, drawn: PyTree) -> tuple[jax.Array, jax.Array]:
+        def step(memory: PyTree, row: PyTree) -> tuple[PyTree, PyTree]:
             point, now, shared, own = row
             params = unravel(point)
             sums = []

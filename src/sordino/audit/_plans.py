@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from sordino._base.types import Json
 from sordino.parts import Population
 from sordino.planning import Plan, plan
 from sordino.planning.recipes import SECRET, recipe_named
@@ -35,7 +36,7 @@ def small_plan(recipe: str, **changes: Any) -> Plan:
     """A plan of a recipe for 7 examples in batches of 2; `changes` are arguments of `sordino.plan`."""
     spec = recipe_named(recipe)
     known = spec.defaults()
-    settings: dict[str, Any] = {"examples": EXAMPLES, "batch_size": BATCH, "steps": STEPS}
+    settings: Json = {"examples": EXAMPLES, "batch_size": BATCH, "steps": STEPS}
     chosen = {**known, **changes}
     settings |= {
         option: value
@@ -54,7 +55,7 @@ def reference_plan(recipe: str, **changes: Any) -> Plan:
     `changes` are arguments of `sordino.plan`.
     """
     spec = recipe_named(recipe)
-    settings: dict[str, Any] = {}
+    settings: Json = {}
     secret = changes.get("sampling", spec.defaults()["sampling"]) in SECRET
     if secret:
         settings["steps"] = SECRET_STEPS

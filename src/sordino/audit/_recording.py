@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from sordino._base.keys import RunKey
+from sordino._base.types import PyTree
 from sordino.engine import (
     ManyRuns,
     Records,
@@ -28,6 +29,8 @@ from sordino.engine import (
     check_rows,
     parameter_count,
 )
+from sordino.parts import LinearLoss
+from sordino.parts.contributions import Evaluator
 from sordino.parts.sampling import public_order
 from sordino.parts.updates import StepInfo, Update
 from sordino.planning import Plan
@@ -37,6 +40,10 @@ from sordino.privacy import PrivateEstimate
 BATCH_ENTRIES = 1 << 22
 MOST_AT_ONCE = 2000
 MOST_ON_LATTICE = 250
+
+
+# The loss of one example, a linear model, or a stream of one's own.
+Loss: TypeAlias = Callable[..., jax.Array] | LinearLoss | Evaluator
 
 
 class Releases(NamedTuple):
@@ -59,21 +66,21 @@ class Recorded(Update):
     steps: int
     channels: int
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: PyTree) -> PyTree:
         size = parameter_count(params)
         values = jnp.zeros((self.steps, self.channels * size))
         return self.inner.init(params), values, jnp.zeros((self.steps, size))
 
     def step(
-        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
-    ) -> tuple[Any, Any]:
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
         inner, values, points = state
         values = values.at[info.step].set(ravel_pytree(estimate.value)[0])
         points = points.at[info.step].set(ravel_pytree(params)[0])
         params, inner = self.inner.step(params, inner, estimate, info)
         return params, (inner, values, points)
 
-    def output(self, params: Any, state: Any) -> Any:
+    def output(self, params: PyTree, state: PyTree) -> PyTree:
         return self.inner.output(params, state[0])
 
 
@@ -83,11 +90,11 @@ class Recording(TrainingRun):
     def __init__(
         self,
         plan: Plan,
-        loss: Any,
-        params: Any,
-        data: Any,
+        loss: Loss,
+        params: PyTree,
+        data: PyTree,
         *,
-        regularizer: Callable[[Any], jax.Array] | None = None,
+        regularizer: Callable[[PyTree], jax.Array] | None = None,
     ) -> None:
         super().__init__(
             plan,
@@ -116,7 +123,7 @@ class Recording(TrainingRun):
         quiet = np.zeros_like(self.driver.table.noise_stds)
         return self._with(table=replace(self.driver.table, noise_stds=quiet))
 
-    def on(self, data: Any) -> Recording:
+    def on(self, data: PyTree) -> Recording:
         """The same run, and the same compiled program, on other data."""
         check_rows(self.plan, data)
         records = self.driver.batches.load(self.stepper.evaluator, as_records(data))
@@ -134,7 +141,7 @@ class Recording(TrainingRun):
         return self.driver.records
 
     @property
-    def point(self) -> Any:
+    def point(self) -> PyTree:
         """Parameters before the first step."""
         return self.state.params
 
@@ -142,7 +149,7 @@ class Recording(TrainingRun):
         """The numbers of all steps."""
         return self.driver.table.rows(0, self.steps)
 
-    def public_batches(self) -> Any:
+    def public_batches(self) -> PyTree:
         """The rows of all steps, where batches are public and no slices."""
         if self.plan.population.is_secret:
             return None

@@ -19,10 +19,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
-from sordino.audit._curves import Points, largest_power
-from sordino.audit._intervals import Array, proportion
 from sordino.audit._membership import MembershipReport
 from sordino.audit._onerun import OneRunResult
+from sordino.audit._statistics import Array, Points, largest_power, proportion
 from sordino.audit._whitebox import AuditResult
 from sordino.privacy import Guarantee
 from sordino.report import (

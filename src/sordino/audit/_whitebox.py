@@ -33,7 +33,7 @@ it. So every step is looked at by itself, in both worlds and without noise: wher
 the sums may differ by what the plan states for that step, and no more. This has no statistics in it.
 
 **What it could have found.** An audit that finds nothing also says how large a violation would have raised
-the alarm with probability 95 % (`sordino.audit._power`). It never says that a plan is right.
+the alarm with probability 95 % (`sordino.audit._statistics`). It never says that a plan is right.
 """
 
 from __future__ import annotations
@@ -41,11 +41,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+import jax
 import numpy as np
 
 from sordino._base.errors import SordinoError, require_count, require_fraction, require_positive
+from sordino._base.types import Json, PyTree
 from sordino.audit._canary import (
     DIMENSIONS,
     Canary,
@@ -55,30 +57,27 @@ from sordino.audit._canary import (
     scripted_loss,
     starting_point,
 )
-from sordino.audit._curves import Points, measured_curve
-from sordino.audit._intervals import (
-    Array as Array,
-)
-from sordino.audit._intervals import (
-    Interval,
-    best_epsilon_threshold,
-    epsilon_of_event,
-    equivalent_mu,
-    hockey_stick,
-    separation,
-    share_above,
-)
-from sordino.audit._power import (
+from sordino.audit._recording import Loss, Recording
+from sordino.audit._statistics import (
     POWER,
+    Array,
+    Interval,
+    Points,
+    best_epsilon_threshold,
     detectable,
     detection,
+    epsilon_of_event,
+    equivalent_mu,
     event_delta,
     event_factor,
     finite,
+    hockey_stick,
+    measured_curve,
     percent,
     separable,
+    separation,
+    share_above,
 )
-from sordino.audit._recording import Recording
 from sordino.engine import refuse_others
 from sordino.planning import Plan
 from sordino.privacy import MAX_MU, Adjacency, Guarantee, epsilon_from_mu
@@ -198,7 +197,7 @@ class AuditResult:
             f"claimed; {bound}; {stated}, {percent(POWER)} power)."
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain data for continuous integration; infinite claims become null."""
         return {
             **asdict(self),
@@ -214,13 +213,13 @@ class AuditResult:
 
 def white_box(
     plan: Plan,
-    loss: Any | None = None,
-    params: Any | None = None,
-    data: Any | None = None,
+    loss: Loss | None = None,
+    params: PyTree | None = None,
+    data: PyTree | None = None,
     *,
     example: int | None = None,
-    instead: Any | None = None,
-    regularizer: Callable[[Any], Any] | None = None,
+    instead: PyTree | None = None,
+    regularizer: Callable[[PyTree], jax.Array] | None = None,
     runs: int = RUNS,
     confidence: float = CONFIDENCE,
     epsilon: float | None = None,
@@ -553,7 +552,7 @@ def _discriminant(without: Array, having: Array) -> Statistic | None:
     if a.shape[1] > MOST_FEATURES * len(a):
         return None
     centres = a.mean(axis=0), b.mean(axis=0)
-    pooled: Any = (np.cov(a.T) + np.cov(b.T)) / 2
+    pooled: Array = (np.cov(a.T) + np.cov(b.T)) / 2
     scale = float(np.trace(pooled)) / len(pooled)
     # Where noise is missing altogether the covariance is singular.
     weights = np.linalg.solve(pooled + 1e-10 * scale * np.eye(len(pooled)), centres[1] - centres[0])

@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,12 +35,11 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import PlanMismatchError, SordinoError, require_choice
 from sordino._base.keys import RunKey
-from sordino.engine._entry import as_parameters, as_records, check_rows
+from sordino._base.types import PyTree
 from sordino.engine._noise import Layout
-from sordino.engine._records import Records, prepare
-from sordino.engine._release import add_noise, estimate_of
+from sordino.engine._records import Records, as_parameters, as_records, check_rows, prepare
 from sordino.engine._run import CHECKPOINTS, DRIVERS, POINTS, PublicState
-from sordino.engine._stepper import evaluator_of
+from sordino.engine._stepper import Loss, Optimizer, Penalty, add_noise, estimate_of, evaluator_of
 from sordino.parts import LinearLoss, even_width, float32_down
 from sordino.parts.contributions import Batch, Evaluator, LinearEvaluator, VmapEvaluator
 from sordino.parts.mechanisms import gaussian_key, standard_normal_rows
@@ -67,11 +65,9 @@ ADJUST_EVERY = 10
 ADJUST_BY = 1.1
 _WORDS = 8
 
-Penalty = Callable[[Any], jax.Array]
-
 
 class AdaptiveRun:
-    """A plan with an adaptive budget being executed: the counterpart of `engine.run.Run`.
+    """A plan with an adaptive budget being executed: the counterpart of `TrainingRun`.
 
     `trace` has one record of public facts per iteration: the step's size and the ``mu^2`` spent.
     """
@@ -79,12 +75,12 @@ class AdaptiveRun:
     def __init__(
         self,
         plan: Plan,
-        loss: Any,
-        params: Any,
-        data: Any,
+        loss: Loss,
+        params: PyTree,
+        data: PyTree,
         *,
         key: RunKey,
-        optimizer: Any | None = None,
+        optimizer: Optimizer | None = None,
         regularizer: Penalty | None = None,
         microbatch_size: int | None = None,
         watched: bool = False,
@@ -161,7 +157,7 @@ class AdaptiveRun:
                 self._stopped = True
         return self._done
 
-    def output(self) -> Any:
+    def output(self) -> PyTree:
         """What the run would return now: the last iterate."""
         return self._params
 
@@ -258,7 +254,7 @@ class AdaptiveRun:
             np.float32(self.plan.divisor),
         )
 
-    def _search(self, direction: Any, sizes: NDArray[np.float32]) -> int:
+    def _search(self, direction: PyTree, sizes: NDArray[np.float32]) -> int:
         """Index of the step size whose loss is least, up to noise; paid for first."""
         self._budget.spend_cost(self._schedule.search_cost)
         index, self._searches = self._searches, self._searches + 1
@@ -280,13 +276,13 @@ class AdaptiveRun:
 @partial(jax.jit, static_argnames=("evaluator",))
 def noisy_gradient(
     evaluator: Evaluator,
-    params: Any,
+    params: PyTree,
     records: Records,
-    clip: Any,
-    noise_std: Any,
+    clip: jax.Array,
+    noise_std: jax.Array,
     key: jax.Array,
-    index: Any,
-    divisor: Any,
+    index: jax.Array,
+    divisor: jax.Array,
 ) -> PrivateEstimate:
     """``(sum of clipped gradients + noise) / divisor``; the noise is row `index` of the key's."""
     batch = Batch(records.data, records.valid)
@@ -297,13 +293,13 @@ def noisy_gradient(
 
 
 @jax.jit
-def averaged(old: PrivateEstimate, fresh: PrivateEstimate, weight: Any) -> PrivateEstimate:
+def averaged(old: PrivateEstimate, fresh: PrivateEstimate, weight: jax.Array) -> PrivateEstimate:
     """``(1 - weight) old + weight fresh``: of least noise if weights go by budget."""
     return jax.tree.map(lambda a, b: (a + weight * (b - a)).astype(a.dtype), old, fresh)
 
 
 @partial(jax.jit, static_argnames=("penalty",))
-def unit_direction(penalty: Penalty | None, estimate: PrivateEstimate, params: Any) -> Any:
+def unit_direction(penalty: Penalty | None, estimate: PrivateEstimate, params: PyTree) -> PyTree:
     """The noisy gradient with the data-free part added, as a vector of norm 1."""
     gradient = estimate.value
     if penalty is not None:
@@ -315,13 +311,13 @@ def unit_direction(penalty: Penalty | None, estimate: PrivateEstimate, params: A
 
 
 @jax.jit
-def moved(params: Any, direction: Any, size: Any) -> Any:
+def moved(params: PyTree, direction: PyTree, size: jax.Array) -> PyTree:
     """``params - size * direction``."""
     return jax.tree.map(lambda p, u: p - (size * u).astype(p.dtype), params, direction)
 
 
 @partial(jax.jit, static_argnames=("penalty",))
-def penalties(penalty: Penalty, params: Any, direction: Any, sizes: Any) -> jax.Array:
+def penalties(penalty: Penalty, params: PyTree, direction: PyTree, sizes: jax.Array) -> jax.Array:
     """The data-free part at each candidate."""
     return jax.vmap(lambda size: penalty(moved(params, direction, size)))(sizes)
 
@@ -329,11 +325,11 @@ def penalties(penalty: Penalty, params: Any, direction: Any, sizes: Any) -> jax.
 @partial(jax.jit, static_argnames=("evaluator",))
 def clipped_losses(
     evaluator: VmapEvaluator | LinearEvaluator,
-    params: Any,
-    direction: Any,
-    sizes: Any,
+    params: PyTree,
+    direction: PyTree,
+    sizes: jax.Array,
     records: Records,
-    objective_clip: Any,
+    objective_clip: jax.Array,
 ) -> ClippedSum:
     """Sums of the examples' losses at each candidate, each loss a whole number in ``[0, LEVELS]``.
 
@@ -352,7 +348,7 @@ def clipped_losses(
 
 
 def _losses_along(
-    evaluator: VmapEvaluator | LinearEvaluator, params: Any, direction: Any, data: Any
+    evaluator: VmapEvaluator | LinearEvaluator, params: PyTree, direction: PyTree, data: PyTree
 ) -> Callable[[jax.Array], jax.Array]:
     """All examples' losses as a function of the step size."""
     if isinstance(evaluator, LinearEvaluator):
@@ -378,7 +374,7 @@ def _exact(sums: ClippedSum) -> NDArray[np.float64]:
     return parts[:, 0] * 256 + parts[:, 1]
 
 
-def _penalty(loss: Any, given: Penalty | None) -> Penalty | None:
+def _penalty(loss: Loss, given: Penalty | None) -> Penalty | None:
     """The data-free regulariser as a function of the parameters: the given one, or the loss's own."""
     if given is not None:
         return given

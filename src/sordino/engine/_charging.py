@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sordino._base.errors import SordinoError
-from sordino._base.identity import Identity
+from sordino._base.keys import Identity
+from sordino._base.types import PyTree
 from sordino.engine.ledger._ledger import Ledger
-from sordino.engine.ledger._requests import Chargeable
+from sordino.engine.ledger._records import Chargeable
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Source:
         are the data set, because these may be a fold of it.
     """
 
-    data: Any
-    also: tuple[Any, ...] = ()
+    data: PyTree
+    also: tuple[PyTree, ...] = ()
     rows: int | None = None
     stated: bool = True
 
@@ -83,7 +83,7 @@ class LedgerAccount:
     def charge(self, plan: Chargeable, run: str, identity: Identity | None) -> None:
         """Reserve and start; raises, and changes nothing, where the budget does not pay for it.
 
-        `identity` is everything that decides the release (`sordino._base.identity`): the run is free
+        `identity` is everything that decides the release (`sordino._base.keys`): the run is free
         only if it was paid for with an equal one. None: it is a run of its own, whatever its key.
         """
         self.ledger.reserve(

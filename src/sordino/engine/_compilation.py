@@ -14,9 +14,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from sordino._base.files import cache_folder
+
+if TYPE_CHECKING:
+    from jax._src.compilation_cache_interface import CacheInterface
+    from jax._src.lru_cache import LRUCache
 
 _LOCK = threading.Lock()
 _HERE = threading.local()  # how often this thread has entered
@@ -44,7 +49,7 @@ def compilation_cache(*, wanted: bool = True) -> Iterator[None]:
         _leave()
 
 
-def _enter() -> Any | None:
+def _enter() -> ModuleType | None:
     """Put a cache in JAX's only place for one; its configuration, or None where that cannot be."""
     global _ENTERED
     try:
@@ -84,7 +89,7 @@ def _leave() -> None:
                 place._cache, place._cache_initialized = None, False
 
 
-def _is_configured(place: Any, config: Any) -> bool:
+def _is_configured(place: ModuleType, config: ModuleType) -> bool:
     """Whether the user chose a cache, or none."""
     return bool(
         config.compilation_cache_dir.value is not None
@@ -94,7 +99,7 @@ def _is_configured(place: Any, config: Any) -> bool:
     )
 
 
-def _gated(interface: type, files: Any) -> Any:
+def _gated(interface: type, files: LRUCache) -> CacheInterface:
     """`files` for the threads that entered; for all others it is empty and keeps nothing."""
 
     class Gated(interface):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The identity of a run of the engine (`sordino._base.identity`): the same run is told from any other.
+"""The identity of a run of the engine (`sordino._base.keys`): the same run is told from any other.
 
 Before a run goes on from a checkpoint, a key is used again, or a ledger takes a run for one that it was
 paid for already, all of this must be equal:
@@ -21,14 +21,14 @@ import os
 import platform
 import re
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import numpy as np
 
 from sordino._base.errors import PlanMismatchError, SordinoError
-from sordino._base.identity import Identity, changes
-from sordino._base.keys import RunKey
+from sordino._base.keys import Identity, RunKey, changes
+from sordino._base.types import PyTree
 from sordino._version import __version__, code_digest
 
 _BLOCK = 1 << 24
@@ -43,7 +43,9 @@ class Describable(Protocol):
     def settings(self) -> str: ...
 
 
-def describe(run: Describable, plan_hash: str, params: Any, data: Any, key: RunKey) -> Identity:
+def describe(
+    run: Describable, plan_hash: str, params: PyTree, data: PyTree, key: RunKey
+) -> Identity:
     """The digests by name; see the module. From here on the run is held to the program described."""
     digest, text = _Digest(key), run.lowered()
     if _CALLBACK.search(text):
@@ -95,7 +97,7 @@ class _Digest:
     def __init__(self, key: RunKey) -> None:
         self._key = key
 
-    def _new(self, use: str) -> Any:
+    def _new(self, use: str) -> hmac.HMAC:
         # The hash that processors have instructions for: twice as fast as any other here.
         return hmac.new(self._key.derive(f"description/{use}"), digestmod="sha256")
 
@@ -104,7 +106,7 @@ class _Digest:
         state.update(text.encode())
         return str(state.hexdigest()[:32])
 
-    def arrays(self, use: str, tree: Any) -> str:
+    def arrays(self, use: str, tree: PyTree) -> str:
         """Of every leaf: where it is, its type, its shape, its bytes; copied a block at a time."""
         state = self._new(use)
         leaves, structure = jax.tree.flatten(tree)

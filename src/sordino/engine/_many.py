@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,17 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.keys import RunKey
-from sordino.engine._drivers import scan_chunk
+from sordino._base.types import PyTree
 from sordino.engine._noise import DrawnRows, GaussianNoise, NoiseSource, NoiseState
 from sordino.engine._records import Picked, Records, Slices
-from sordino.engine._run import TrainingRun, chosen_step
-from sordino.engine._stepper import State, StepNow, Stepper
+from sordino.engine._run import TrainingRun, chosen_step, scan_chunk
+from sordino.engine._stepper import Loss, State, StepNow, Stepper
 from sordino.engine._train import train
 from sordino.parts import LinearLoss, Population
 from sordino.parts.mechanisms import KEY_WORDS, Dense, LatticeNoise, threefry_keys
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan
 
+Number = TypeVar("Number", bound=np.generic)
 # Numbers that the noise of the runs that go together may take (1 GB).
 MOST_ENTRIES = 1 << 28
 
@@ -48,7 +49,7 @@ class ManyRuns:
     starts: tuple[int, ...]
     silent: bool = False
 
-    def final_states(self, call: Callable[..., Any] | None = None) -> State:
+    def final_states(self, call: Callable[..., tuple[State, NoiseState]] | None = None) -> State:
         """The states after the last step (leading axis: runs); `call` may stand in for `map_chunk`."""
         driver, call = self.run.driver, call or map_chunk
         runs = len(self.seeds)
@@ -129,7 +130,7 @@ def map_chunk(
         return scan_chunk(stepper, slices, count, state, noise_state, records, source, own, picked)
 
     # One mechanism serves all runs; each has its own key, or its own rows.
-    mapped: Any = 0
+    mapped: GaussianNoise | int = 0
     if isinstance(source, GaussianNoise):
         mapped = GaussianNoise(None, 0, source.layout)  # type: ignore[arg-type]
     batches = 0 if own_batches else None
@@ -153,13 +154,13 @@ def secret_batches(
     drawn = [population.batches(RunKey.from_insecure_seed(seed), first, steps) for seed in seeds]
     width = max(indices.shape[1] for indices, _ in drawn)
 
-    def joined(parts: list[Any]) -> Any:
+    def joined(parts: Sequence[NDArray[Number]]) -> NDArray[Number]:
         return np.stack([np.pad(p, ((0, 0), (0, width - p.shape[1]))) for p in parts])
 
     return joined([indices for indices, _ in drawn]), joined([mask for _, mask in drawn])
 
 
-def can_be_mapped(plan: Plan, loss: Any) -> bool:
+def can_be_mapped(plan: Plan, loss: Loss) -> bool:
     """Whether runs gain by being mapped: linear models do; adaptive and discrete ones cannot."""
     alone = plan.schedule.kind == AdaptiveBudget.kind or plan.lattice is not None
     return isinstance(loss, LinearLoss) and not alone
@@ -179,13 +180,13 @@ def mapped_groups(run: TrainingRun, seeds: Sequence[int]) -> list[ManyRuns]:
 
 def train_many(
     plan: Plan,
-    loss: Any,
-    params: Any,
-    data: Any,
+    loss: Loss,
+    params: PyTree,
+    data: PyTree,
     seeds: Sequence[int],
     *,
-    evaluate: Callable[[Any], Any] | None = None,
-) -> list[Any]:
+    evaluate: Callable[[PyTree], object] | None = None,
+) -> list[PyTree]:
     """What ``train(plan, loss, params, data, insecure_seed=seed)`` returns for each seed.
 
     For experiments: seeds are known, so these runs protect nobody. Linear models run together as one
@@ -196,7 +197,7 @@ def train_many(
       seeds: of the runs.
       evaluate: a function of each run's parameters; by default the parameters themselves are returned.
     """
-    released: list[Any] = []
+    released: list[PyTree] = []
     if not can_be_mapped(plan, loss):
         for seed in seeds:
             released.append(train(plan, loss, params, data, insecure_seed=seed).params)
@@ -210,7 +211,7 @@ def train_many(
     return released if evaluate is None else [evaluate(result) for result in released]
 
 
-def outputs(stepper: Stepper, states: State, runs: int) -> list[Any]:
+def outputs(stepper: Stepper, states: State, runs: int) -> list[PyTree]:
     """The parameters that each run returns."""
     released = jax.vmap(stepper.output)(states)
     return [jax.tree.map(lambda leaf, i=i: leaf[i], released) for i in range(runs)]

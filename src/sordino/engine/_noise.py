@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
 import jax
 import numpy as np
@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
 from sordino._base.keys import RunKey
+from sordino._base.types import PyTree
 from sordino.parts.mechanisms import LatticeNoise, Mechanism, gaussian_key, standard_normal_rows
 from sordino.planning import Plan
 
-NoiseState = Any
+# Of a mechanism: what its next rows depend on.
+NoiseState: TypeAlias = PyTree
 
 
-def parameter_count(params: Any) -> int:
+def parameter_count(params: PyTree) -> int:
     """Number of scalar parameters."""
     return int(sum(np.size(leaf) for leaf in jax.tree.leaves(params)))
 
@@ -36,7 +38,7 @@ class Layout:
     Version 1: channel after channel, leaf after leaf in the order of the pytree, each in C order.
     """
 
-    structure: Any
+    structure: jax.tree_util.PyTreeDef
     shapes: tuple[tuple[int, ...], ...]
     version: int = 1
 
@@ -45,7 +47,7 @@ class Layout:
             raise SordinoError(f"noise has layout 1, got {self.version}")
 
     @classmethod
-    def of(cls, params: Any, channels: int = 1) -> Layout:
+    def of(cls, params: PyTree, channels: int = 1) -> Layout:
         """The layout of `channels` sums that are shaped like the parameters."""
         value = params if channels == 1 else (params,) * channels
         leaves, structure = jax.tree.flatten(value)
@@ -56,7 +58,7 @@ class Layout:
         """Numbers in a row."""
         return sum(math.prod(shape) for shape in self.shapes)
 
-    def cut(self, rows: Any) -> Any:
+    def cut(self, rows: jax.Array | NDArray[np.generic]) -> PyTree:
         """Rows (..., size) as a pytree of arrays (..., *shape)."""
         leaves, begin = [], 0
         for shape in self.shapes:
@@ -69,7 +71,7 @@ class Layout:
 class NoiseSource(Protocol):
     """What compiled code takes a chunk's noise from."""
 
-    def rows(self, state: NoiseState, first: Any, count: int) -> tuple[Any, NoiseState]:
+    def rows(self, state: NoiseState, first: jax.Array, count: int) -> tuple[PyTree, NoiseState]:
         """Rows ``first .. first+count-1``, shaped like the sum with a leading axis, and the state after."""
         ...
 
@@ -83,13 +85,13 @@ class GaussianNoise:
     key: jax.Array
     layout: Layout
 
-    def rows(self, state: NoiseState, first: Any, count: int) -> tuple[Any, NoiseState]:
+    def rows(self, state: NoiseState, first: jax.Array, count: int) -> tuple[PyTree, NoiseState]:
         draw = partial(_draw, self.key, self.layout.size)
         rows, state = self.mechanism.rows(state, draw, first, count)
         return self.layout.cut(rows), state
 
 
-def _draw(key: jax.Array, size: int, first: Any, count: int) -> jax.Array:
+def _draw(key: jax.Array, size: int, first: jax.Array, count: int) -> jax.Array:
     return standard_normal_rows(key, first, count, size)
 
 
@@ -98,10 +100,10 @@ def _draw(key: jax.Array, size: int, first: Any, count: int) -> jax.Array:
 class DrawnRows:
     """Rows (count, size) that the host has drawn for the very steps that are asked for."""
 
-    values: Any
+    values: jax.Array | NDArray[np.int32]
     layout: Layout
 
-    def rows(self, state: NoiseState, first: Any, count: int) -> tuple[Any, NoiseState]:
+    def rows(self, state: NoiseState, first: jax.Array, count: int) -> tuple[PyTree, NoiseState]:
         return self.layout.cut(self.values), state
 
 
@@ -172,6 +174,6 @@ def lattice_noise(plan: Plan, size: int, key: RunKey) -> LatticeNoise:
 @partial(jax.jit, static_argnames=("count",))
 def noise_rows(
     source: NoiseSource, state: NoiseState, first: jax.Array, count: int
-) -> tuple[Any, NoiseState]:
+) -> tuple[PyTree, NoiseState]:
     """`NoiseSource.rows`, compiled on its own."""
     return source.rows(state, first, count)

@@ -3,27 +3,55 @@
 Everything is checked before the first record is used. Between chunks, `released` gives what the run
 has made public by then: it may be stored in clear, and with the run key it is all that `restore`
 needs to go on bit for bit. The noise state is recomputed from the key, never stored.
+
+A driver runs a chunk of steps with the run's `Stepper` and gives the state and the noise state after it;
+the run takes both over at once, after success. `scan_chunk` is one `lax.scan`; `host_chunk` calls the same
+step, compiled once, from the host: on a CPU, convolutions inside a scan are two to five times slower.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sordino._base.errors import PlanMismatchError, SordinoError, require_choice
 from sordino._base.keys import RunKey
-from sordino.engine._drivers import InMemoryDriver, chunk_length, chunk_starts
-from sordino.engine._entry import as_parameters, as_records, check_rows
-from sordino.engine._noise import Layout, run_noise
-from sordino.engine._records import Batches
-from sordino.engine._stepper import State, Stepper, StepTable, has_convolutions, stepper_of
+from sordino._base.types import PyTree
+from sordino.engine._noise import Layout, NoiseSource, NoiseState, RunNoise, noise_rows, run_noise
+from sordino.engine._records import (
+    Batches,
+    Picked,
+    Records,
+    Slices,
+    as_parameters,
+    as_records,
+    batch_at,
+    check_rows,
+)
+from sordino.engine._stepper import (
+    Loss,
+    Optimizer,
+    Penalty,
+    State,
+    StepNow,
+    Stepper,
+    StepTable,
+    has_convolutions,
+    stepper_of,
+)
 from sordino.planning import Plan
+from sordino.privacy import ClippedSum
 
+# Noise rows of one chunk take at most this many numbers (8 MB).
+CHUNK_ENTRIES = 1 << 21
+LONGEST_CHUNK = 1024
 # With an evaluation or callbacks the run is cut into this many chunks, so that curves have points.
 POINTS = 20
 # With checkpoints, into this many: what a crash can cost is one of them.
@@ -31,13 +59,187 @@ CHECKPOINTS = 100
 DRIVERS = ("auto", "scan", "steps")
 
 
+def chunk_length(steps: int, d: int) -> int:
+    """Steps per chunk: bounded noise memory, and a divisor of the total where one is near."""
+    longest = max(1, min(steps, LONGEST_CHUNK, CHUNK_ENTRIES // d))
+    for candidate in range(longest, longest // 2, -1):
+        if steps % candidate == 0:
+            return candidate
+    return longest
+
+
+def chunk_starts(steps: int, length: int, boundaries: tuple[int, ...]) -> list[int]:
+    """First steps of the chunks: every `length` steps, and wherever the mechanism needs one.
+
+    A function of the plan and the model alone, so that a resumed run has the same chunks.
+    """
+    starts: list[int] = []
+    for begin, end in zip((0, *boundaries), (*boundaries, steps), strict=True):
+        starts += range(begin, end, length)
+    return starts
+
+
+def scan_steps(
+    stepper: Stepper,
+    slices: Slices | None,
+    state: State,
+    records: Records,
+    rows: PyTree,
+    steps: StepNow,
+    picked: Picked,
+) -> State:
+    """The state after the steps of `steps`, whose noise rows are given.
+
+    Pure: audits map it over noise, influence estimates differentiate it by the noise's size.
+    """
+
+    def step(state: State, inputs: tuple[PyTree, StepNow, Picked]) -> tuple[State, None]:
+        row, now, own = inputs
+        return stepper.step(state, batch_at(slices, records, now.t, own), row, now), None
+
+    return jax.lax.scan(step, state, (rows, steps, picked))[0]
+
+
+@partial(
+    jax.jit,
+    static_argnames=("stepper", "slices", "count"),
+    donate_argnames=("state", "noise_state"),
+)
+def scan_chunk(
+    stepper: Stepper,
+    slices: Slices | None,
+    count: int,
+    state: State,
+    noise_state: NoiseState,
+    records: Records,
+    source: NoiseSource,
+    steps: StepNow,
+    picked: Picked,
+) -> tuple[State, NoiseState]:
+    """A chunk of `count` steps in one scan."""
+    rows, noise_state = source.rows(noise_state, steps.t[0], count)
+    return scan_steps(stepper, slices, state, records, rows, steps, picked), noise_state
+
+
+def host_chunk(
+    stepper: Stepper,
+    slices: Slices | None,
+    count: int,
+    state: State,
+    noise_state: NoiseState,
+    records: Records,
+    source: NoiseSource,
+    steps: StepNow,
+    picked: Picked,
+) -> tuple[State, NoiseState]:
+    """The same chunk, step by step from the host."""
+    rows, noise_state = noise_rows(source, noise_state, steps.t[0], count)
+    for i in range(count):
+        now, own = jax.tree.map(lambda leaf, i=i: leaf[i], (steps, picked))
+        state = _one_step(stepper, slices, state, records, rows, np.int32(i), now, own)
+    return state, noise_state
+
+
+@partial(jax.jit, static_argnames=("stepper", "slices"), donate_argnames=("state",))
+def _one_step(
+    stepper: Stepper,
+    slices: Slices | None,
+    state: State,
+    records: Records,
+    rows: PyTree,
+    i: jax.Array,
+    now: StepNow,
+    picked: Picked,
+) -> State:
+    row = jax.tree.map(lambda leaf: leaf[i], rows)
+    return stepper.step(state, batch_at(slices, records, now.t, picked), row, now)
+
+
+@partial(jax.jit, static_argnames=("stepper",))
+def total_of_rows(
+    stepper: Stepper,
+    state: State,
+    records: Records,
+    rows: jax.Array,
+    present: jax.Array,
+    now: StepNow,
+) -> ClippedSum:
+    """The clipped sum of some rows (B,), where `present` is 1: a party's own, before a secure sum."""
+    return stepper.total(state, records.take(rows, present), now)
+
+
+CHUNKS: Mapping[str, Callable[..., tuple[State, NoiseState]]] = {
+    "scan": scan_chunk,
+    "steps": host_chunk,
+}
+
+
+class Driver(Protocol):
+    """Runs chunks of steps. Others than the one below may stream records, or spread them over devices."""
+
+    def advance(
+        self, state: State, noise_state: NoiseState, first: int, count: int
+    ) -> tuple[State, NoiseState]:
+        """Both after steps ``first .. first+count-1``; those given may be taken over."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class InMemoryDriver:
+    """A driver for records in memory, on one device. `kind` names one of `CHUNKS`."""
+
+    kind: str
+    stepper: Stepper
+    noise: RunNoise
+    records: Records
+    batches: Batches
+    table: StepTable
+    key: RunKey
+
+    def advance(
+        self, state: State, noise_state: NoiseState, first: int, count: int
+    ) -> tuple[State, NoiseState]:
+        chunk = CHUNKS[self.kind]
+        return chunk(
+            self.stepper,
+            self.batches.slices,
+            count,
+            state,
+            noise_state,
+            self.records,
+            self.noise.chunk(first, count),
+            self.table.rows(first, count),
+            self.batches.picked(self.key, first, count),
+        )
+
+    def noise_after(self, noise_state: NoiseState, first: int, count: int) -> NoiseState:
+        """The noise state after some steps, without taking them."""
+        source = self.noise.chunk(first, count)
+        return noise_rows(source, noise_state, np.int32(first), count)[1]
+
+    def lowered(self, state: State) -> str:
+        """The compiler's input for one step, constants and all."""
+        layout = self.noise.layout
+        rows = layout.cut(
+            np.zeros((1, layout.size), np.int32 if self.stepper.evaluator.lattice else np.float32)
+        )
+        steps, picked = self.table.rows(0, 1), self.batches.picked(self.key, 0, 1)
+        arguments = (state, self.records, rows, steps, picked)
+
+        def shape(leaf: ArrayLike) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf))
+
+        run = partial(scan_steps, self.stepper, self.batches.slices)
+        return jax.jit(run).lower(*jax.tree.map(shape, arguments)).as_text()
+
+
 class PublicState(NamedTuple):
     """What a run has made public after `step` steps: safe to store in clear."""
 
     step: int
-    params: Any
-    memory: Any
-    update_state: Any
+    params: PyTree
+    memory: PyTree
+    update_state: PyTree
 
 
 class TrainingRun:
@@ -48,13 +250,13 @@ class TrainingRun:
     def __init__(
         self,
         plan: Plan,
-        loss: Any,
-        params: Any,
-        data: Any,
+        loss: Loss,
+        params: PyTree,
+        data: PyTree,
         *,
         key: RunKey,
-        optimizer: Any | None = None,
-        regularizer: Callable[[Any], jax.Array] | None = None,
+        optimizer: Optimizer | None = None,
+        regularizer: Penalty | None = None,
         microbatch_size: int | None = None,
         watched: bool = False,
         checkpointed: bool = False,
@@ -91,7 +293,7 @@ class TrainingRun:
         # The state is donated chunk by chunk; the caller's own arrays must survive.
         params = jax.tree.map(lambda leaf: np.array(leaf, copy=True), params)
         self.state: State = stepper.init(params)
-        self._noise_state: Any = self.driver.noise.init()
+        self._noise_state: NoiseState = self.driver.noise.init()
         self._chunk = 0
 
     @property
@@ -122,7 +324,7 @@ class TrainingRun:
         vars(self).update(state=state, _noise_state=noise_state, _chunk=self._chunk + 1)
         return self.done
 
-    def output(self) -> Any:
+    def output(self) -> PyTree:
         """What the run would return now."""
         return self.stepper.output(self.state)
 

@@ -14,11 +14,11 @@ then on they must repeat (`step(batch, rows=...)`), because the guarantee counts
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from threading import RLock
-from typing import Any, NamedTuple, NoReturn, SupportsIndex
+from typing import NamedTuple, NoReturn, SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -28,13 +28,15 @@ from numpy.typing import ArrayLike, NDArray
 from sordino._base.errors import PlanMismatchError, SordinoError
 from sordino._base.keys import RunKey, run_key_of
 from sordino._base.keystore import KeyStore
+from sordino._base.types import PyTree
 from sordino.engine._charging import LedgerAccount
-from sordino.engine._drivers import chunk_starts
-from sordino.engine._entry import as_parameters, as_records, row_count
-from sordino.engine._noise import Layout, noise_rows, run_noise
-from sordino.engine._queries import refuse_others
-from sordino.engine._run import chosen_step
+from sordino.engine._noise import Layout, NoiseState, noise_rows, run_noise
+from sordino.engine._records import as_parameters, as_records, row_count
+from sordino.engine._run import chosen_step, chunk_starts
 from sordino.engine._stepper import (
+    Loss,
+    Optimizer,
+    Penalty,
     State,
     Stepper,
     StepTable,
@@ -42,7 +44,7 @@ from sordino.engine._stepper import (
     evaluator_of,
     update_of,
 )
-from sordino.engine._train import Result
+from sordino.engine._train import Result, refuse_others
 from sordino.engine.ledger._ledger import Ledger
 from sordino.parts import even_width
 from sordino.parts.contributions import Batch
@@ -62,11 +64,11 @@ class Session:
     def __init__(
         self,
         plan: Plan,
-        loss: Any,
-        params: Any,
+        loss: Loss,
+        params: PyTree,
         *,
-        optimizer: Any | None = None,
-        regularizer: Callable[[Any], jax.Array] | None = None,
+        optimizer: Optimizer | None = None,
+        regularizer: Penalty | None = None,
         microbatch_size: int | None = None,
         run_key: RunKey | None = None,
         insecure_seed: int | None = None,
@@ -115,7 +117,7 @@ class Session:
         return self._done
 
     @property
-    def params(self) -> Any:
+    def params(self) -> PyTree:
         """The current, private, parameters."""
         return jax.tree.map(jnp.copy, self._state.params)
 
@@ -150,7 +152,7 @@ class Session:
         rows = members if order is None else order[members]
         return rows, np.arange(len(rows)), even_width(population.batch_size)
 
-    def step(self, batch: Any, rows: ArrayLike | None = None) -> None:
+    def step(self, batch: PyTree, rows: ArrayLike | None = None) -> None:
         """Take the step that is due with the data of its rows.
 
         Args:
@@ -161,7 +163,7 @@ class Session:
         with self._stepping:  # two threads would put one noise around two sums
             self._step(batch, rows)
 
-    def _step(self, batch: Any, rows: ArrayLike | None) -> None:
+    def _step(self, batch: PyTree, rows: ArrayLike | None) -> None:
         self._check_not_finished()
         batch = as_records(batch if isinstance(batch, tuple) else (batch,))
         size = row_count(batch)
@@ -253,7 +255,7 @@ class Session:
         # Before the step, not after it: if it fails, these rows stay where they were promised to be.
         self._slot_of[rows] = slot
 
-    def _start(self, batch: Any) -> Stepper:
+    def _start(self, batch: PyTree) -> Stepper:
         """Build the step for records like these, and the state before the first one."""
         params = self._state.params
         evaluator = evaluator_of(self.plan, self._loss, params, batch, self._microbatch)
@@ -281,7 +283,7 @@ class Session:
             "a new one with a key of its own"
         )
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+    def __deepcopy__(self, memo: dict[int, object]) -> NoReturn:
         self.__copy__()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -293,15 +295,15 @@ class _NoiseBlock(NamedTuple):
 
     first: int
     end: int
-    rows: Any
-    state_after: Any
+    rows: PyTree
+    state_after: NoiseState
 
 
 def _aligned(steps: int, boundaries: tuple[int, ...]) -> list[int]:
     return [*chunk_starts(steps, _NOISE_STEPS, boundaries), steps]
 
 
-def _placed(leaf: Any, places: NDArray[np.int64], width: int) -> Any:
+def _placed(leaf: ArrayLike, places: NDArray[np.int64], width: int) -> NDArray[np.generic]:
     """Rows at their places in a batch of `width`, zeros at all others."""
     array = np.asarray(leaf)
     padded = np.zeros((width, *array.shape[1:]), array.dtype)

@@ -10,6 +10,10 @@
 `train`, `Session`, learners between parties, many runs at once, audits and influence estimates all take
 their steps here. `now` is the step's row of the plan's `StepTable`: traced, so that other numbers compile
 nothing anew.
+
+What stands before the door (`ClippedSum`) is as sensitive as the data; what comes out of `add_noise`
+(`NoisedSum`) may be seen, stored and computed with. Nothing else in this room reads a clipped sum but the
+noisy minimum of adaptive runs, which has its own noise.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_count
+from sordino._base.types import PyTree
 from sordino.engine._noise import parameter_count
-from sordino.engine._release import add_noise, estimate_of
-from sordino.parts import LinearLoss, float32_down, require_fields
+from sordino.parts import LinearLoss, float32_down, require_fields, two_sum
 from sordino.parts.contributions import (
     Batch,
     Evaluator,
@@ -39,6 +43,15 @@ from sordino.parts.updates import StepInfo, Update
 from sordino.planning import Plan
 from sordino.privacy import ClippedSum, NoisedSum, PrivateEstimate
 
+if TYPE_CHECKING:
+    import optax
+
+# The loss of one example, in closed form for linear models, or an evaluator of the user's own.
+Loss: TypeAlias = Callable[..., jax.Array] | LinearLoss | Evaluator
+# A function of the parameters alone: a data-free part of the loss.
+Penalty: TypeAlias = Callable[[PyTree], jax.Array]
+Optimizer: TypeAlias = "optax.GradientTransformation"
+
 # Where a batch's gradients together are more numbers than this, they are made this many at a time: on a
 # CPU they then stay in its cache (a 26,010-parameter network takes half the time). Convolutions are the
 # exception: they are slow inside a loop.
@@ -46,12 +59,75 @@ MAX_GRADIENT_ENTRIES = 2**20
 MICROBATCH = 64
 
 
+def add_noise(total: ClippedSum, rows: PyTree, scale: jax.Array) -> NoisedSum:
+    """``sum + scale * row`` leaf by leaf, or ``sum + row`` of whole numbers.
+
+    Sum and noise meet in float32, whatever the model computes in: a sum that float32 cannot hold brings
+    what its rounding left out, and the noise is added to both together. On a lattice they meet as int32,
+    and wrap around. Only operators of the arrays themselves are used, so arrays of any library may meet.
+
+    Args:
+      rows: one row of noise, shaped like the sum: unit noise (float32), or lattice noise (int32).
+      scale: standard deviation of each channel's noise (channels,), for unit noise.
+    """
+    if len(scale) == 1:
+        return NoisedSum(_channel(total.clipped, rows, total.rest, scale[0]))
+    rests = [None] * len(scale) if total.rest is None else total.rest
+    return NoisedSum(
+        tuple(
+            _channel(clipped, row, rest, scale[channel])
+            for channel, (clipped, row, rest) in enumerate(
+                zip(total.clipped, rows, rests, strict=True)
+            )
+        )
+    )
+
+
+def _channel(clipped: PyTree, row: PyTree, rest: PyTree, scale: jax.Array) -> PyTree:
+    def leaf(s: jax.Array, n: jax.Array, left_out: jax.Array | None = None) -> jax.Array:
+        types = (_type(s), _type(n))
+        if types == ("int32", "int32"):
+            return s + n
+        if types != ("float32", "float32"):
+            raise SordinoError(
+                "sums and their noise are added in float32, or as whole numbers (int32) on a lattice, "
+                f"got {types[0]} and {types[1]}"
+            )
+        noise = n * scale
+        if left_out is None:
+            return s + noise
+        noised, error = two_sum(s, noise)
+        return noised + (error + left_out)
+
+    return (
+        jax.tree.map(leaf, clipped, row) if rest is None else jax.tree.map(leaf, clipped, row, rest)
+    )
+
+
+def _type(array: jax.Array) -> str:
+    return str(array.dtype).rpartition(".")[2]
+
+
+def estimate_of(
+    noised: NoisedSum, divisor: jax.Array, step: jax.Array | None = None
+) -> PrivateEstimate:
+    """``noised / divisor``, or ``step * noised / divisor`` where sums count lattice steps.
+
+    `divisor` is a public number (the planned batch size), never the realised count.
+    """
+    if step is None:
+        return PrivateEstimate(jax.tree.map(lambda leaf: leaf / divisor, noised.noised))
+    return PrivateEstimate(
+        jax.tree.map(lambda leaf: leaf.astype("float32") * step / divisor, noised.noised)
+    )
+
+
 class State(NamedTuple):
     """What a run has between two steps; all of it follows from what was released."""
 
-    params: Any
-    memory: Any  # the evaluator's, of earlier parameters
-    update: Any  # the optimizer's
+    params: PyTree
+    memory: PyTree  # the evaluator's, of earlier parameters
+    update: PyTree  # the optimizer's
 
 
 class StepNow(NamedTuple):
@@ -67,14 +143,14 @@ class StepNow(NamedTuple):
       chosen: step of the iterate that a random-iterate output returns.
     """
 
-    t: Any
-    learning_rate: Any
-    keep: Any
-    divisor: Any
-    noise: Any
-    terms: Mapping[str, Any]
-    steps: Any
-    chosen: Any
+    t: jax.Array
+    learning_rate: jax.Array
+    keep: jax.Array
+    divisor: jax.Array
+    noise: jax.Array
+    terms: Mapping[str, jax.Array]
+    steps: jax.Array
+    chosen: jax.Array
 
     @property
     def info(self) -> StepInfo:
@@ -116,23 +192,24 @@ class StepTable:
     def rows(self, first: int, count: int) -> StepNow:
         """The numbers of steps ``first .. first+count-1``."""
         now = slice(first, first + count)
-        return StepNow(
-            t=np.arange(first, first + count, dtype=np.int32),
-            learning_rate=self.learning_rates[now],
-            keep=self.keep[now],
-            divisor=self.divisors[now],
-            noise=self.noise_stds[now],
-            terms={name: values[now] for name, values in self.terms.items()},
-            steps=np.full(count, len(self.divisors), np.int32),
-            chosen=np.full(count, self.chosen, np.int32),
-        )
+        numbers: dict[str, PyTree] = {
+            "t": np.arange(first, first + count, dtype=np.int32),
+            "learning_rate": self.learning_rates[now],
+            "keep": self.keep[now],
+            "divisor": self.divisors[now],
+            "noise": self.noise_stds[now],
+            "terms": {name: values[now] for name, values in self.terms.items()},
+            "steps": np.full(count, len(self.divisors), np.int32),
+            "chosen": np.full(count, self.chosen, np.int32),
+        }
+        return StepNow(**numbers)
 
     def at(self, t: int) -> StepNow:
         """The numbers of one step."""
         return jax.tree.map(lambda leaf: leaf[0], self.rows(t, 1))
 
 
-def _lattice_terms(plan: Plan) -> dict[str, Any]:
+def _lattice_terms(plan: Plan) -> dict[str, NDArray[np.float32]]:
     """What rounding to the lattice needs in each step."""
     if plan.lattice is None:
         return {}
@@ -157,7 +234,7 @@ class Stepper:
     channels: int = 1
     text: str = ""
 
-    def init(self, params: Any) -> State:
+    def init(self, params: PyTree) -> State:
         """The state before the first step, each part in buffers of its own (later ones are donated)."""
         return State(params, *_first_states(self, params))
 
@@ -177,18 +254,18 @@ class Stepper:
         )
         return State(params, memory, update)
 
-    def step(self, state: State, batch: Batch, row: Any, now: StepNow) -> State:
+    def step(self, state: State, batch: Batch, row: PyTree, now: StepNow) -> State:
         """Both, with this row of noise in between."""
         return self.apply(state, add_noise(self.total(state, batch, now), row, now.noise), now)
 
-    def output(self, state: State) -> Any:
+    def output(self, state: State) -> PyTree:
         """What the run returns: the last iterate, an average, a random one."""
         return self.update.output(state.params, state.update)
 
-    def _typed(self, params: Any, estimate: PrivateEstimate) -> PrivateEstimate:
+    def _typed(self, params: PyTree, estimate: PrivateEstimate) -> PrivateEstimate:
         """The estimate in the parameters' own float types."""
 
-        def typed(value: Any) -> Any:
+        def typed(value: PyTree) -> PyTree:
             return jax.tree.map(lambda e, p: e.astype(jnp.result_type(p)), value, params)
 
         if self.channels == 1:
@@ -197,7 +274,7 @@ class Stepper:
 
 
 @partial(jax.jit, static_argnames=("stepper",))
-def _first_states(stepper: Stepper, params: Any) -> tuple[Any, Any]:
+def _first_states(stepper: Stepper, params: PyTree) -> tuple[PyTree, PyTree]:
     return jax.tree.map(jnp.copy, (stepper.evaluator.init(params), stepper.update.init(params)))
 
 
@@ -208,7 +285,7 @@ def compiled_apply(stepper: Stepper, state: State, noised: NoisedSum, now: StepN
 
 
 @partial(jax.jit, static_argnames=("stepper",))
-def compiled_step(stepper: Stepper, state: State, batch: Batch, row: Any, now: StepNow) -> State:
+def compiled_step(stepper: Stepper, state: State, batch: Batch, row: PyTree, now: StepNow) -> State:
     """`Stepper.step` on a batch of records as they come; the evaluator prepares them here.
 
     The state given is not taken over: a step that fails leaves its caller where it was.
@@ -219,12 +296,12 @@ def compiled_step(stepper: Stepper, state: State, batch: Batch, row: Any, now: S
 
 def stepper_of(
     plan: Plan,
-    loss: Any,
-    params: Any,
-    data: tuple[Any, ...],
+    loss: Loss,
+    params: PyTree,
+    data: tuple[PyTree, ...],
     *,
-    optimizer: Any | None = None,
-    regularizer: Callable[[Any], jax.Array] | None = None,
+    optimizer: Optimizer | None = None,
+    regularizer: Penalty | None = None,
     microbatch_size: int | None = None,
 ) -> Stepper:
     """The plan's step for this loss; `data` and `params` have come through the engine's door."""
@@ -236,7 +313,7 @@ def stepper_of(
 
 
 def update_of(
-    plan: Plan, loss: Any, optimizer: Any | None, regularizer: Callable[[Any], jax.Array] | None
+    plan: Plan, loss: Loss, optimizer: Optimizer | None, regularizer: Penalty | None
 ) -> Update:
     """The plan's update, with the given optimizer and the data-free part of the loss."""
     return plan.update.build(
@@ -245,7 +322,7 @@ def update_of(
 
 
 def evaluator_of(
-    plan: Plan, loss: Any, params: Any, data: tuple[Any, ...], microbatch_size: int | None
+    plan: Plan, loss: Loss, params: PyTree, data: tuple[PyTree, ...], microbatch_size: int | None
 ) -> Evaluator:
     """The plan's contribution, evaluated for this loss; `data` has come through `as_records`."""
     rule = plan.contribution.rule()
@@ -303,7 +380,7 @@ def _check_own_evaluator(plan: Plan, evaluator: Evaluator) -> None:
         )
 
 
-def has_convolutions(evaluator: Evaluator, params: Any, data: tuple[Any, ...]) -> bool:
+def has_convolutions(evaluator: Evaluator, params: PyTree, data: tuple[PyTree, ...]) -> bool:
     """Whether the loss of one example meets a convolution: inside a compiled loop those are slow."""
     if not isinstance(evaluator, VmapEvaluator):
         return False
@@ -312,16 +389,17 @@ def has_convolutions(evaluator: Evaluator, params: Any, data: tuple[Any, ...]) -
 
 
 @lru_cache(maxsize=32)
-def _gradient(function: Callable[[Any], jax.Array]) -> Callable[[Any], Any]:
+def _gradient(function: Penalty) -> Callable[[PyTree], PyTree]:
     """The same object for the same function, so that compiled code is reused."""
     return jax.grad(function)
 
 
-def _penalty_of(loss: Any, given: Callable[[Any], jax.Array] | None) -> Callable[[Any], Any] | None:
+def _penalty_of(loss: Loss, given: Penalty | None) -> Callable[[PyTree], PyTree] | None:
     """Gradient of the data-free regulariser: the given one's, or the loss's own."""
     if given is not None:
         return _gradient(given)
-    overridden = isinstance(loss, LinearLoss) and (
+    if isinstance(loss, LinearLoss) and (
         type(loss).regularizer_gradient is not LinearLoss.regularizer_gradient
-    )
-    return loss.regularizer_gradient if overridden else None
+    ):
+        return loss.regularizer_gradient
+    return None

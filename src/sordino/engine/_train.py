@@ -5,39 +5,48 @@
     result.params, result.guarantee
 
 Everything is checked before the first record is used; then the plan's steps run, no more and no
-fewer, in compiled chunks. Callbacks and the history see private values and public metrics only.
+fewer, in compiled chunks. Callbacks and the history see private values and public metrics only; the
+progress bar sees step counts.
+
+Queries of the plan beside its training run are asked once, before the first step. An answer is a function
+of the data, the query and the run's key, so a run that goes on after a crash asks again and gets the same
+answer: nothing more is released, and nothing has to be kept.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from sordino._base.errors import SordinoError
-from sordino._base.identity import Identity
-from sordino._base.keys import RunKey, run_key_of
+from sordino._base.keys import Identity, RunKey, run_key_of
 from sordino._base.keystore import KeyStore
+from sordino._base.registry import Registry
+from sordino._base.types import PyTree
 from sordino.engine._adaptive import AdaptiveRun
 from sordino.engine._charging import LedgerAccount, Source
+from sordino.engine._checkpoint import SECONDS, Metrics, Recovery, forget
 from sordino.engine._description import describe
-from sordino.engine._progress import progress_bar
-from sordino.engine._queries import answers, check_runners
-from sordino.engine._recovery import SECONDS, Recovery, forget
 from sordino.engine._run import TrainingRun
+from sordino.engine._stepper import Loss, Optimizer, Penalty
 from sordino.engine.ledger._ledger import Ledger
-from sordino.parts import LinearLoss
-from sordino.parts.contributions import Evaluator
 from sordino.parts.schedules import AdaptiveBudget
-from sordino.planning import Plan
+from sordino.planning import Plan, Query
 from sordino.privacy import INSECURE, Guarantee, require_one_row
 
-Metrics = Mapping[str, float]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# How a query of each kind is answered: (query, data, its own key, earlier answers) -> answer.
+Runner = Callable[[Query, PyTree, RunKey, Mapping[str, PyTree]], PyTree]
+RUNNERS: Registry[Runner] = Registry("runner of queries", group="sordino.runners")
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class Snapshot:
 
     step: int
     steps: int
-    params: Any
+    params: PyTree
     metrics: Metrics
 
 
@@ -66,7 +75,7 @@ class Result:
       answers: to the plan's other queries, by name.
     """
 
-    params: Any
+    params: PyTree
     plan: Plan
     guarantee: Guarantee
     history: tuple[Mapping[str, float], ...] = ()
@@ -74,7 +83,7 @@ class Result:
     insecure: bool = False
     run: str = ""
     resumed_at: int | None = None
-    answers: Mapping[str, Any] = field(default_factory=dict)
+    answers: Mapping[str, PyTree] = field(default_factory=dict)
 
     def statement(self) -> str:
         """The guarantee as a sentence, with a warning where it does not hold against everyone."""
@@ -84,25 +93,25 @@ class Result:
 
 def train(
     plan: Plan,
-    loss: Callable[..., jax.Array] | LinearLoss | Evaluator,
-    params: Any,
-    data: Any,
+    loss: Loss,
+    params: PyTree,
+    data: PyTree,
     *,
-    optimizer: Any | None = None,
-    regularizer: Callable[[Any], jax.Array] | None = None,
+    optimizer: Optimizer | None = None,
+    regularizer: Penalty | None = None,
     microbatch_size: int | None = None,
     run_key: RunKey | None = None,
     insecure_seed: int | None = None,
-    evaluate: Callable[[Any], Metrics] | None = None,
+    evaluate: Callable[[PyTree], Metrics] | None = None,
     callbacks: Sequence[Callable[[Snapshot], None]] = (),
     progress: bool = False,
-    console: Any | None = None,
+    console: Console | None = None,
     driver: str = "auto",
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = SECONDS,
     ledger: Ledger | str | Path | None = None,
     dataset: str | None = None,
-    identified_by: Any | None = None,
+    identified_by: PyTree | None = None,
     one_row_per_person: bool = False,
 ) -> Result:
     """Train privately, as planned.
@@ -220,6 +229,86 @@ def train(
     )
 
 
+def check_runners(plan: Plan) -> None:
+    """Refuse a plan with a query that nobody here can answer."""
+    for query in plan.others:
+        if query.kind not in RUNNERS:
+            raise SordinoError(
+                f"this plan also asks {query.name!r} of the data, and no runner for {query.kind!r} "
+                "queries is known here; add one to sordino.engine.RUNNERS"
+            )
+
+
+def refuse_others(plan: Plan, what: str) -> None:
+    """Refuse a plan that asks more than training, where only that can be done."""
+    if plan.others:
+        names = ", ".join(repr(query.name) for query in plan.others)
+        raise SordinoError(
+            f"{what} is for a plan of training alone, and this one also asks {names}"
+        )
+
+
+def answers(plan: Plan, data: PyTree, key: RunKey) -> dict[str, PyTree]:
+    """The answers to the plan's other queries, by name, in their order."""
+    known: dict[str, PyTree] = {}
+    for query in plan.others:
+        known[query.name] = RUNNERS[query.kind](query, data, query_key(query, key), dict(known))
+    return known
+
+
+def query_key(query: Query, key: RunKey) -> RunKey:
+    """The secret behind one query's noise: no two queries of a run share any."""
+    return RunKey(key.derive(f"query/{query.name}"), insecure=key.insecure)
+
+
 def _headline(metrics: Metrics) -> str:
     """The first metric, for the end of a progress bar."""
     return next((f"{name} {value:.4g}" for name, value in metrics.items()), "")
+
+
+class Advance(Protocol):
+    """Called with the number of steps done so far and, if there are any, public metrics."""
+
+    def __call__(self, done: int, note: str = "") -> None: ...
+
+
+@contextmanager
+def progress_bar(
+    steps: int, *, show: bool = True, console: Console | None = None
+) -> Iterator[Advance]:
+    """A bar over `steps` steps (a no-op unless `show`)."""
+    if not show:
+        yield lambda done, note="": None
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Speed(ProgressColumn):
+        """Steps per second since the start."""
+
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{speed:,.0f}/s", no_wrap=True)
+
+    bar = Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("steps,"),
+        Speed(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left {task.fields[note]}"),
+        console=console,
+        speed_estimate_period=600,
+    )
+    with bar:
+        task = bar.add_task("training", total=steps, note="")
+        yield lambda done, note="": bar.update(task, completed=done, note=note)

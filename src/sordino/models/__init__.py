@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from sordino.models._estimators import PrivateClassifier as PrivateClassifier
     from sordino.models._estimators import PrivateRegressor as PrivateRegressor
     from sordino.models._estimators import checked_classes as checked_classes
-    from sordino.models._recorded import FIELD as FIELD
-    from sordino.models._recorded import digest as digest
-    from sordino.models._recorded import read_record as read_record
-    from sordino.models._recorded import recorded as recorded
     from sordino.models._rows import PublicWhitening as PublicWhitening
     from sordino.models._rows import RowPreparation as RowPreparation
+    from sordino.models._saved import FIELD as FIELD
+    from sordino.models._saved import digest as digest
     from sordino.models._saved import load_model as load_model
     from sordino.models._saved import model_bytes as model_bytes
+    from sordino.models._saved import read_record as read_record
+    from sordino.models._saved import recorded as recorded
     from sordino.models._schema import Schema as Schema
     from sordino.models._search import PrivateSearch as PrivateSearch
     from sordino.models._tables import load_demo as load_demo

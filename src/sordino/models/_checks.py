@@ -8,14 +8,24 @@ names alone; anything else is said in a sentence of ours, with no other error be
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from sordino._base.errors import SordinoError
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from scipy.sparse import csr_matrix
+
 Result = TypeVar("Result")
+# What is predicted: text or numbers (rows,).
+Labels: TypeAlias = NDArray[Any]
+# A row for each record, once checked: numbers, dense or sparse, or named columns.
+Rows: TypeAlias = "NDArray[Any] | csr_matrix | pd.DataFrame"
+# The same as a caller gives them.
+Features: TypeAlias = "ArrayLike | csr_matrix | pd.DataFrame"
 
 # How messages of scikit-learn begin that hold no value of a record.
 _HARMLESS = (
@@ -43,12 +53,6 @@ _IN_OUR_WORDS = (
 _NO_NUMBERS = (
     "{what} holds something that is no number that can be used, such as text or a number that is too "
     "large; convert it, or remove those rows"
-)
-_NO_ROWS = "{what} must be arrays of as many rows, with one target for each row"
-# scikit-learn's tools know a refusal of labels by its first words.
-NO_LABELS = (
-    "Unknown label type: y must hold one label for each row, all of them text or all of them whole "
-    "numbers; convert y, or remove the rows without such a label"
 )
 
 
@@ -87,56 +91,3 @@ def _refusal(error: Exception, what: str, otherwise: str) -> Exception:
 def checked_numbers(act: Callable[[], Result], what: str) -> Result:
     """What `act` makes numbers of `what`, or one sentence."""
     return discreetly(act, what, _NO_NUMBERS)
-
-
-def check_lengths(X: Any, y: Any) -> None:
-    """Refuse data and targets that are not of one length."""
-    from sklearn.utils.validation import check_consistent_length
-
-    discreetly(lambda: check_consistent_length(X, y), "X and y", _NO_ROWS)
-
-
-def checked_labels(y: Any) -> NDArray[Any]:
-    """Labels (rows,): text or whole numbers, or one sentence whatever else they are."""
-    from sklearn.utils import column_or_1d
-
-    labels = discreetly(lambda: column_or_1d(y, warn=True), "y", NO_LABELS)
-    kind = labels.dtype.kind
-    if kind == "f":
-        with np.errstate(all="ignore"):
-            finite = bool(np.isfinite(labels).all())
-            whole = finite and bool((labels == np.floor(labels)).all())
-        if not finite:
-            raise SordinoError(
-                "y contains NaN or infinity where labels are needed; remove the rows without a label"
-            )
-        if not whole:
-            raise SordinoError(
-                "Unknown label type: continuous numbers are no classes; use PrivateRegressor, or give "
-                "labels that are text or whole numbers"
-            )
-    elif kind == "O":
-        if not is_text(labels):
-            raise SordinoError(NO_LABELS)
-    elif kind not in "biuU":
-        raise SordinoError(NO_LABELS)
-    return labels
-
-
-def is_text(labels: NDArray[Any]) -> bool:
-    """Whether all labels are text."""
-    if labels.dtype.kind == "O":
-        return all(isinstance(label, str) for label in labels.tolist())
-    return labels.dtype.kind == "U"
-
-
-def checked_targets(y: Any) -> NDArray[np.float64]:
-    """Targets (rows,) as float64, all of them finite."""
-    from sklearn.utils.validation import _check_y, column_or_1d
-
-    def convert() -> NDArray[np.float64]:
-        targets = np.asarray(_check_y(column_or_1d(y, warn=True), y_numeric=True), np.float64)
-        # Again: text such as "nan" is a number only now.
-        return np.asarray(_check_y(targets))
-
-    return checked_numbers(convert, "y")

@@ -11,20 +11,31 @@ declared and has to be taken from the data is named in one `PrivacyWarning`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils import Tags
 
 from sordino._base.errors import SordinoError
-from sordino.models._checks import NO_LABELS, checked_labels, checked_targets, discreetly, is_text
-from sordino.models._features import parse_bounds
-from sordino.models._linear import Inspected, PrivateLinear
+from sordino._base.types import PyTree
+from sordino.models._checks import Features, Labels, discreetly
+from sordino.models._linear import (
+    NO_LABELS,
+    Inspected,
+    PrivateLinear,
+    Public,
+    checked_labels,
+    checked_targets,
+    is_text,
+)
+from sordino.models._schema import parse_bounds
 from sordino.parts import LeastSquares, LinearLoss, Logistic, Softmax
 
 
@@ -97,9 +108,16 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         How a DataFrame's columns are encoded.
     """
 
-    classes: Any = None
+    classes: ArrayLike | None = None
 
-    def fit(self, X: Any, y: ArrayLike, *, public: Any = None, groups: Any = None) -> Self:
+    def fit(
+        self,
+        X: Features,
+        y: ArrayLike,
+        *,
+        public: Public | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
         """Train on X (rows, features) and labels y (rows,).
 
         `public`, a pair (X, y) of PUBLIC data, is what the model is evaluated on about twenty times
@@ -117,7 +135,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         self.classes_ = data.values
         return self
 
-    def _inspect(self, X: Any, y: Any, groups: Any = None) -> Inspected:
+    def _inspect(self, X: Features, y: ArrayLike, groups: ArrayLike | None = None) -> Inspected:
         X, prepare, undeclared = self._describe(X, y, groups)
         labels = checked_labels(y)
         if self.classes is None:
@@ -127,12 +145,12 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         loss = Logistic() if len(classes) == 2 else Softmax(len(classes))
         return Inspected(X, codes, loss, prepare, undeclared, labels, classes)
 
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
+    def decision_function(self, X: Features) -> NDArray[np.float64]:
         """Logits: (rows,) for two classes, else (rows, classes)."""
         logits = self._decision(X)
         return logits[:, 0] if len(self.classes_) == 2 else logits
 
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_proba(self, X: Features) -> NDArray[np.float64]:
         """Class probabilities (rows, classes)."""
         logits = self._decision(X)
         if len(self.classes_) == 2:
@@ -140,21 +158,21 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
             return np.column_stack([1 - positive, positive])
         return np.asarray(softmax(logits, axis=1))
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Features) -> Labels:
         """The most likely class of each row."""
         logits = self._decision(X)
         binary = len(self.classes_) == 2
         chosen = (logits[:, 0] > 0).astype(int) if binary else np.argmax(logits, axis=1)
         return np.asarray(self.classes_[chosen])
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         # A few dozen rows at epsilon 1 teach nothing: that is what privacy means.
         tags.classifier_tags.poor_score = True
         return tags
 
 
-def checked_classes(declared: Any, labels: NDArray[Any]) -> NDArray[Any]:
+def checked_classes(declared: ArrayLike | None, labels: Labels) -> Labels:
     """The sorted classes; labels outside of them are refused without being shown."""
     seen = discreetly(lambda: np.unique(labels), "y", NO_LABELS)
     if declared is None:
@@ -173,7 +191,7 @@ def checked_classes(declared: Any, labels: NDArray[Any]) -> NDArray[Any]:
     return known
 
 
-def _declared(classes: Any) -> NDArray[Any]:
+def _declared(classes: ArrayLike) -> Labels:
     """The declared classes, sorted."""
     try:
         known = np.unique(np.asarray(classes))
@@ -184,7 +202,7 @@ def _declared(classes: Any) -> NDArray[Any]:
     return known
 
 
-def _checked_labels(classes: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
+def _checked_labels(classes: Labels, labels: Labels) -> Labels:
     """`labels`, if all of them are classes."""
     if not np.isin(np.unique(labels), classes).all():
         raise SordinoError(
@@ -194,7 +212,7 @@ def _checked_labels(classes: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]
 
 
 def _classification_metrics(
-    loss: LinearLoss, rows: NDArray[Any], truth: NDArray[Any], params: Any
+    loss: LinearLoss, rows: NDArray[np.float32], truth: NDArray[np.int32], params: PyTree
 ) -> dict[str, float]:
     logits = rows @ np.asarray(params).T
     chosen = logits > 0 if logits.ndim == 1 else np.argmax(logits, axis=1)
@@ -205,7 +223,11 @@ def _classification_metrics(
 
 
 def _regression_metrics(
-    rows: NDArray[Any], truth: NDArray[Any], middle: float, half: float, params: Any
+    rows: NDArray[np.float32],
+    truth: NDArray[np.float64],
+    middle: float,
+    half: float,
+    params: PyTree,
 ) -> dict[str, float]:
     predicted = middle + half * np.clip(rows @ np.asarray(params), -1.0, 1.0)
     return {"root mean squared error": float(np.sqrt(np.mean((predicted - truth) ** 2)))}
@@ -230,9 +252,16 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
     `intercept_` (a number) predict y mapped to [-1, 1], and `target_bounds_` maps it back.
     """
 
-    target_bounds: Any = None
+    target_bounds: Sequence[float] | None = None
 
-    def fit(self, X: Any, y: ArrayLike, *, public: Any = None, groups: Any = None) -> Self:
+    def fit(
+        self,
+        X: Features,
+        y: ArrayLike,
+        *,
+        public: Public | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
         """Train on X (rows, features) and targets y (rows,); the rest as in `PrivateClassifier`."""
         data = self._inspect(X, y, groups)
         low, high = data.values
@@ -246,7 +275,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         self.target_bounds_ = (low, high)
         return self
 
-    def _inspect(self, X: Any, y: Any, groups: Any = None) -> Inspected:
+    def _inspect(self, X: Features, y: ArrayLike, groups: ArrayLike | None = None) -> Inspected:
         X, prepare, undeclared = self._describe(X, y, groups)
         targets = checked_targets(y)
         if self.target_bounds is None:
@@ -261,13 +290,13 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
             scaled = ((np.clip(targets, low, high) - middle) / half).astype(np.float32)
         return Inspected(X, scaled, LeastSquares(), prepare, undeclared, targets, (low, high))
 
-    def predict(self, X: Any) -> NDArray[np.float64]:
+    def predict(self, X: Features) -> NDArray[np.float64]:
         """Targets (rows,), inside `target_bounds_`."""
         scaled = np.clip(self._decision(X)[:, 0], -1.0, 1.0)
         low, high = self.target_bounds_
         return np.asarray(low + (high - low) * (scaled + 1) / 2)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True
         return tags

@@ -6,24 +6,37 @@ What is taken from the data is convenient, not private, and said so.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from sordino._base.errors import PrivacyWarning, SordinoError, nearest
-from sordino.models._features import Categorical, Column, Numeric, Value, numbers_of, parse_values
-from sordino.models._schema import Schema, check_columns
+from sordino.models._checks import Features
+from sordino.models._schema import (
+    Categorical,
+    Column,
+    Numeric,
+    Schema,
+    Value,
+    check_columns,
+    numbers_of,
+    parse_values,
+)
 
+Given = TypeVar("Given")
+# Public bounds: of all columns, of each, or by name; the values of columns of text, by name.
+Bounds: TypeAlias = ArrayLike | Mapping[str, Sequence[float]]
+Categories: TypeAlias = Mapping[str, Any]
 # A text column with more values than this is an identifier or free text, not a category.
 MOST_VALUES = 256
 # A target of whole numbers with at most this many values is taken for a list of classes.
 MOST_CLASSES = 20
 
 
-def infer_schema(frame: Any, target: str | None = None) -> Schema:
+def infer_schema(frame: pd.DataFrame, target: str | None = None) -> Schema:
     """See `Schema.infer`."""
     check_columns(frame, () if target is None else (target,))
     if not len(frame):
@@ -58,7 +71,7 @@ def infer_schema(frame: Any, target: str | None = None) -> Schema:
     return Schema(tuple(columns), target, classes, bounds, len(frame))
 
 
-def infer_column(name: str, series: Any) -> tuple[Column, bool]:
+def infer_column(name: str, series: pd.Series) -> tuple[Column, bool]:
     """The column's description, and whether private values were looked at."""
     kind = kind_of(name, series)
     if kind == BOOLEAN:
@@ -81,7 +94,7 @@ _KINDS = {
 }
 
 
-def kind_of(name: str, series: Any) -> str:
+def kind_of(name: str, series: pd.Series) -> str:
     """The kind of a column's values; what can be no feature is refused without being shown."""
     kind = known_kind(series)
     if kind is None:
@@ -89,7 +102,7 @@ def kind_of(name: str, series: Any) -> str:
     return kind
 
 
-def known_kind(series: Any) -> str | None:
+def known_kind(series: pd.Series) -> str | None:
     """The kind of a column's values, None where it can be no feature."""
     dtype = series.dtype
     if isinstance(dtype, pd.CategoricalDtype) or str(dtype).startswith("dictionary<"):
@@ -101,7 +114,7 @@ def known_kind(series: Any) -> str | None:
     return _KINDS.get(pd.api.types.infer_dtype(series, skipna=True))
 
 
-def vocabulary(name: str, series: Any) -> tuple[Value, ...]:
+def vocabulary(name: str, series: pd.Series) -> tuple[Value, ...]:
     """The distinct values of a text column, sorted, or a column's categories: private.
 
     A category type declares nothing: its categories are as a rule those that the data have.
@@ -129,7 +142,7 @@ def vocabulary(name: str, series: Any) -> tuple[Value, ...]:
         ) from None
 
 
-def _no_feature(name: str, series: Any, values: Any) -> SordinoError:
+def _no_feature(name: str, series: pd.Series, values: pd.Series) -> SordinoError:
     kind = pd.api.types.infer_dtype(values, skipna=True)
     return SordinoError(
         f"column {name!r} holds {kind} values ({series.dtype}); only numbers, text and "
@@ -138,7 +151,7 @@ def _no_feature(name: str, series: Any, values: Any) -> SordinoError:
 
 
 def _infer_target(
-    name: str, series: Any
+    name: str, series: pd.Series
 ) -> tuple[tuple[Value, ...] | None, tuple[float, float] | None, bool]:
     kind = kind_of(name, series)
     if kind == BOOLEAN:
@@ -154,7 +167,7 @@ def _infer_target(
     return vocabulary(name, series), None, True
 
 
-def _range(name: str, series: Any) -> tuple[float, float]:
+def _range(name: str, series: pd.Series) -> tuple[float, float]:
     values = numbers_of(name, series)
     values = values[np.isfinite(values)]
     if not values.size:
@@ -164,7 +177,7 @@ def _range(name: str, series: Any) -> tuple[float, float]:
     return (low, high) if low < high else (low - 1.0, high + 1.0)
 
 
-def is_table(X: Any, feature_bounds: Any, categories: Any) -> bool:
+def is_table(X: Features, feature_bounds: Bounds | None, categories: Categories | None) -> bool:
     """Whether X is a DataFrame whose columns are described by name or are not all numbers."""
     if not isinstance(X, pd.DataFrame):
         if isinstance(feature_bounds, Mapping):
@@ -178,7 +191,9 @@ def is_table(X: Any, feature_bounds: Any, categories: Any) -> bool:
     return not all(known_kind(X.iloc[:, i]) in (NUMBER, BOOLEAN) for i in range(X.shape[1]))
 
 
-def table_schema(X: Any, feature_bounds: Any, categories: Any) -> tuple[Schema, list[str]]:
+def table_schema(
+    X: pd.DataFrame, feature_bounds: Bounds | None, categories: Categories | None
+) -> tuple[Schema, list[str]]:
     """The schema of a DataFrame's columns, and what of it had to be taken from the data."""
     listed = _by_name("categories", categories)
     bounds = feature_bounds
@@ -264,7 +279,7 @@ def _quoted(names: list[str]) -> str:
     return ", ".join(repr(name) for name in names)
 
 
-def _by_name(what: str, given: Any) -> Mapping[str, Any]:
+def _by_name(what: str, given: Mapping[str, Given] | None) -> Mapping[str, Given]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -272,7 +287,7 @@ def _by_name(what: str, given: Any) -> Mapping[str, Any]:
     return given
 
 
-def _pair(name: str, bounds: Any) -> tuple[Any, Any]:
+def _pair(name: str, bounds: Any) -> tuple[float, float]:
     if np.shape(bounds) != (2,):
         raise SordinoError(f"the bounds of column {name!r} must be (low, high), got {bounds!r}")
     return bounds[0], bounds[1]

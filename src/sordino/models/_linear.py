@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import numbers
+import secrets
+import sys
+import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils import Tags, column_or_1d
 from sklearn.utils.validation import (
+    _check_y,
     _num_samples,
+    check_consistent_length,
     check_is_fitted,
     validate_data,
 )
 
 from sordino._base.errors import PrivacyWarning, SordinoError, require_count, shown
 from sordino._base.keys import RunKey
+from sordino._base.types import Json, PyTree
 from sordino.engine import Source, compilation_cache, train
-from sordino.models._checks import check_lengths, checked_numbers
+from sordino.engine.ledger import Ledger
+from sordino.models._checks import Features, Labels, Rows, checked_numbers, discreetly
 from sordino.models._defaults import (
     AUTO,
     AVERAGE,
@@ -29,14 +42,21 @@ from sordino.models._defaults import (
     choose_settings,
     wants_more_epochs,
 )
-from sordino.models._fits import note_fit, refuse_folds, source_of
-from sordino.models._inference import is_table, public_bounds, table_schema
+from sordino.models._inference import Bounds, Categories, is_table, public_bounds, table_schema
 from sordino.models._rows import RowPreparation, blocks
 from sordino.parts import LinearLoss
 from sordino.planning import Plan, plan
 from sordino.planning.recipes import recipe_named
 from sordino.privacy import FIT, require_one_row
 
+_NO_ROWS = "{what} must be arrays of as many rows, with one target for each row"
+# scikit-learn's tools know a refusal of labels by its first words.
+NO_LABELS = (
+    "Unknown label type: y must hold one label for each row, all of them text or all of them whole "
+    "numbers; convert y, or remove the rows without such a label"
+)
+Public: TypeAlias = tuple[Features, ArrayLike]
+RandomState: TypeAlias = int | np.random.RandomState | None
 # Without a delta: one tenth of the chance that publishing one random row in full would take.
 DELTA_TIMES_ROWS = 0.1
 # The default of a parameter that has another name now.
@@ -56,12 +76,12 @@ class Inspected:
       values: the classes, or the smallest and the largest target.
     """
 
-    X: Any
-    y: NDArray[Any]
+    X: Rows
+    y: NDArray[np.int32] | NDArray[np.float32]
     loss: LinearLoss
     prepare: RowPreparation
     undeclared: list[str]
-    targets: NDArray[Any]
+    targets: Labels
     values: Any
 
 
@@ -81,28 +101,28 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
     adjacency: str | None = None
     unit: str = "example"
     one_row_per_person: bool = False
-    feature_bounds: Any = None
-    categories: Any = None
+    feature_bounds: Bounds | None = None
+    categories: Categories | None = None
     examples: int | None = None
     epochs: float | None = None
     batch_size: int | None = None
     clip: float | None = None
     learning_rate: float | None = None
     momentum: float | None = None
-    options: Mapping[str, Any] | None = None
+    options: Mapping[str, object] | None = None
     fit_intercept: bool = True
-    random_state: Any = None
+    random_state: RandomState = None
     run_key: RunKey | None = None
     noise: str = "gaussian"
     checkpoint: str | None = None
-    ledger: Any = None
+    ledger: Ledger | str | Path | None = None
     dataset: str | None = None
     verbose: int = 0
     method: str = DEPRECATED
 
     def _describe(
-        self, X: Any, y: Any, groups: Any = None
-    ) -> tuple[Any, RowPreparation, list[str]]:
+        self, X: Features, y: ArrayLike, groups: ArrayLike | None = None
+    ) -> tuple[Rows, RowPreparation, list[str]]:
         """`X` checked, how its rows are prepared, and what was taken from the data for it."""
         refuse_folds(self.ledger)
         undeclared: list[str] = []
@@ -132,7 +152,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             )
         return X, prepare, undeclared
 
-    def _checked(self, X: Any, *, reset: bool) -> Any:
+    def _checked(self, X: Features, *, reset: bool) -> Rows:
         return checked_numbers(
             lambda: validate_data(
                 self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32]
@@ -140,7 +160,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             "X",
         )
 
-    def _inspect(self, X: Any, y: Any, groups: Any = None) -> Inspected:
+    def _inspect(self, X: Features, y: ArrayLike, groups: ArrayLike | None = None) -> Inspected:
         """The data of a fit, refused here where it can be refused at all."""
         raise NotImplementedError
 
@@ -170,10 +190,10 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             momentum=settings.momentum,
         )
 
-    def _planned(self, examples: int, settings: Settings, asked: Mapping[str, Any]) -> Plan:
+    def _planned(self, examples: int, settings: Settings, asked: Json) -> Plan:
         """The run with these settings; its learning rate is not chosen yet, unless it was asked for."""
         recipe = recipe_named(settings.recipe)
-        wanted: dict[str, Any] = {"clip": settings.clip, "momentum": settings.momentum}
+        wanted: Json = {"clip": settings.clip, "momentum": settings.momentum}
         if recipe.resolve(asked)["output"] == "last":
             wanted["average"] = AVERAGE
         return plan(
@@ -190,7 +210,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             **asked,
         )
 
-    def _asked(self) -> dict[str, Any]:
+    def _asked(self) -> Json:
         """The recipe's options that were given, as parameters or in `options`."""
         own = {
             "clip": self.clip,
@@ -219,14 +239,14 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         )
         return self.method
 
-    def _source(self, X: Any, y: Any) -> Source:
+    def _source(self, X: Rows, y: ArrayLike) -> Source:
         """What a ledger knows the data by."""
         return source_of(X, y, rows=_num_samples(X), stated=self.examples is not None)
 
     def _train(
         self,
         data: Inspected,
-        evaluate: Callable[[Any], Mapping[str, float]] | None,
+        evaluate: Callable[[PyTree], Mapping[str, float]] | None,
     ) -> None:
         """Train as planned and set the fitted attributes that both estimators have."""
         loss, prepare, y = data.loss, data.prepare, data.y
@@ -280,7 +300,9 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
                 stacklevel=stacklevel,
             )
 
-    def _public_rows(self, public: Any, prepare: RowPreparation) -> tuple[NDArray[Any], Any]:
+    def _public_rows(
+        self, public: Public, prepare: RowPreparation
+    ) -> tuple[NDArray[np.float32], ArrayLike]:
         """Rows of the public data that a fit is watched on, prepared like the others, and its y."""
         try:
             X, y = public
@@ -293,7 +315,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         check_lengths(X, y)
         return prepare(X), y
 
-    def _decision(self, X: Any) -> NDArray[np.float64]:
+    def _decision(self, X: Features) -> NDArray[np.float64]:
         """The weights times the prepared rows, float64 (rows, outputs)."""
         check_is_fitted(self, "coef_")
         prepare = self._preparation
@@ -303,25 +325,73 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         else:
             X = self._checked(X, reset=False)
         weights = prepare.to_rows(self.coef_, self.intercept_, self.n_features_in_).T
+        take: Any = getattr(X, "iloc", X)
         pieces = []
         for piece in blocks(_num_samples(X), len(weights)):
-            part = X.iloc[piece] if prepare.schema is not None else X[piece]
-            pieces.append(prepare(part).astype(np.float64) @ weights)
+            pieces.append(prepare(take[piece]).astype(np.float64) @ weights)
         return np.concatenate(pieces)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         # Whoever has a run's key can subtract its noise, so it stays out of files. Also before the
         # fit: what holds a fitted copy (a search, a threshold) may be pickled with the original.
         return dict(super().__getstate__()) | {"run_key": None}
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.non_deterministic = self.random_state is None
         return tags
 
 
-def _seed(random_state: Any) -> int | None:
+def check_lengths(X: Features, y: ArrayLike) -> None:
+    """Refuse data and targets that are not of one length."""
+    discreetly(lambda: check_consistent_length(X, y), "X and y", _NO_ROWS)
+
+
+def checked_labels(y: ArrayLike) -> Labels:
+    """Labels (rows,): text or whole numbers, or one sentence whatever else they are."""
+    labels = discreetly(lambda: column_or_1d(y, warn=True), "y", NO_LABELS)
+    kind = labels.dtype.kind
+    if kind == "f":
+        with np.errstate(all="ignore"):
+            finite = bool(np.isfinite(labels).all())
+            whole = finite and bool((labels == np.floor(labels)).all())
+        if not finite:
+            raise SordinoError(
+                "y contains NaN or infinity where labels are needed; remove the rows without a label"
+            )
+        if not whole:
+            raise SordinoError(
+                "Unknown label type: continuous numbers are no classes; use PrivateRegressor, or give "
+                "labels that are text or whole numbers"
+            )
+    elif kind == "O":
+        if not is_text(labels):
+            raise SordinoError(NO_LABELS)
+    elif kind not in "biuU":
+        raise SordinoError(NO_LABELS)
+    return labels
+
+
+def is_text(labels: Labels) -> bool:
+    """Whether all labels are text."""
+    if labels.dtype.kind == "O":
+        return all(isinstance(label, str) for label in labels.tolist())
+    return labels.dtype.kind == "U"
+
+
+def checked_targets(y: ArrayLike) -> NDArray[np.float64]:
+    """Targets (rows,) as float64, all of them finite."""
+
+    def convert() -> NDArray[np.float64]:
+        targets = np.asarray(_check_y(column_or_1d(y, warn=True), y_numeric=True), np.float64)
+        # Again: text such as "nan" is a number only now.
+        return np.asarray(_check_y(targets))
+
+    return checked_numbers(convert, "y")
+
+
+def _seed(random_state: RandomState) -> int | None:
     """The insecure seed that `random_state` stands for; None for the operating system's entropy."""
     if random_state is None:
         return None
@@ -331,4 +401,127 @@ def _seed(random_state: Any) -> int | None:
         return int(random_state)
     raise SordinoError(
         f"random_state must be None, a whole number or a RandomState, got {random_state!r}"
+    )
+
+
+# What a fit is besides its model: a charge on a ledger, or one of several releases of the same rows. Each
+# fitted model states the guarantee of its own fit; cross-validation and grid search make many. A ledger
+# adds them up, if it is told which data set a fit is on and that it is all of it. Without one, a process
+# can notice that rows come again, and say so: it keeps a few hundred keyed hashes of the rows of a fit.
+
+AGAIN = (
+    "rows like these were fitted before in this process, without a ledger: each guarantee_ is of one "
+    "fit alone, and what the fits reveal together is not accounted for; use PrivateSearch to choose "
+    "settings within one budget, or ledger= and dataset= to keep one budget for all fits"
+)
+# The smallest hashes of so many rows stand for all: two sets that share a twentieth share some.
+_SKETCH = 256
+_SHARED = 20
+_MOST = 1 << 16
+_KEY = secrets.randbits(128)
+_LOCK = threading.Lock()
+# Hashes of rows that were fitted, and whether that they came again has been said.
+_SEEN: OrderedDict[int, bool] = OrderedDict()
+_ONE_RELEASE: ContextVar[list[bool] | None] = ContextVar("sordino_fits_together", default=None)
+
+
+@contextmanager
+def one_release(*, noted: bool = False) -> Iterator[None]:
+    """Fits inside count as one, and how many there are stays unsaid: a search pays for them together.
+
+    With `noted` they count as none, because the search noted its rows itself or a ledger counts it.
+    """
+    token = _ONE_RELEASE.set([True] if noted else [])
+    try:
+        yield
+    finally:
+        _ONE_RELEASE.reset(token)
+
+
+def note_fit(rows: NDArray[np.float32], *, stacklevel: int = 2) -> None:
+    """Remember a fit that no ledger counts; warn, once, where most likely its rows came before."""
+    counted = _ONE_RELEASE.get()
+    if counted is not None:
+        if counted:
+            return
+        counted.append(True)
+    own = _sketch(rows)
+    with _LOCK:
+        known = [row for row in own if row in _SEEN]
+        again = bool(own) and len(known) >= max(1, len(own) // _SHARED)
+        said = again and any(_SEEN[row] for row in known)
+        for row in own:
+            _SEEN[row] = again or _SEEN.get(row, False)
+            _SEEN.move_to_end(row)
+        while len(_SEEN) > _MOST:
+            _SEEN.popitem(last=False)
+    if again and not said:
+        warnings.warn(AGAIN, PrivacyWarning, stacklevel=stacklevel + 1)
+
+
+def forget_fits() -> None:
+    """Forget all fits of this process: for tests."""
+    with _LOCK:
+        _SEEN.clear()
+
+
+def _sketch(rows: NDArray[np.float32]) -> list[int]:
+    """The smallest of the rows' keyed hashes, which depend on a row's values only."""
+    width = rows.shape[1]
+    random = np.random.Generator(np.random.Philox(key=_KEY))
+    factors = random.integers(0, 1 << 64, width, np.uint64) | np.uint64(1)
+    words = np.ascontiguousarray(rows).view(np.uint32)
+    smallest = np.zeros(0, np.uint64)
+    for block in blocks(len(rows), width):
+        hashes = words[block].astype(np.uint64) @ factors
+        hashes ^= hashes >> np.uint64(29)
+        hashes *= np.uint64(0xBF58476D1CE4E5B9)
+        hashes ^= hashes >> np.uint64(32)
+        smallest = np.unique(np.concatenate([smallest, hashes]))[:_SKETCH]
+    return [int(value) for value in smallest]
+
+
+# What functions of scikit-learn that split data call the two parts of it, and the splitter.
+_PARTS = ({"train", "test"}, {"train_idx", "val_idx"})
+_SPLITTERS = ("cv", "cv_orig")
+
+
+def source_of(X: Features, y: ArrayLike, *, rows: int, stated: bool) -> Source:
+    """The data set of a fit on (X, y).
+
+    A ledger knows it by its rows with their labels, or by its rows alone: what else is predicted from
+    the same rows is charged to the same budget, and so ledgers of sordino 0.5.0, which knew the rows
+    alone, still know them.
+    """
+    return Source((X, y), also=(X,), rows=rows, stated=stated)
+
+
+def refuse_folds(ledger: object) -> None:
+    """Refuse a fit that a cross-validation makes, where a ledger would be charged for it.
+
+    Every fold is a run of its own, on a part of the data set: the first one would be charged and
+    become the data set, and all others refused. Which rows a fit gets cannot show that, but who calls
+    it does.
+    """
+    if ledger is None:
+        return
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _splits(frame):
+            raise SordinoError(
+                "a cross-validation fits parts of the data, and a ledger keeps the budget of all of it: "
+                "give the ledger to sordino.PrivateSearch, which is charged once for the whole search, "
+                "or cross-validate on public data without a ledger"
+            )
+        frame = frame.f_back
+
+
+def _splits(frame: FrameType) -> bool:
+    """Whether this is a function of scikit-learn that fits on parts of the data it was given."""
+    if not str(frame.f_globals.get("__name__", "")).startswith("sklearn."):
+        return False
+    known = frame.f_locals
+    return any(parts <= known.keys() for parts in _PARTS) or any(
+        hasattr(known.get(name), "split") and not isinstance(known[name], str)
+        for name in _SPLITTERS
     )

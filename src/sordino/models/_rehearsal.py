@@ -13,23 +13,33 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import _num_samples
 
 from sordino._base.errors import PrivacyWarning, SordinoError
 from sordino.engine import compilation_cache
-from sordino.models._checks import checked_labels, checked_targets
-from sordino.models._linear import Inspected, PrivateLinear
+from sordino.models._checks import Features, Labels, Rows
+from sordino.models._linear import Inspected, PrivateLinear, Public, checked_labels, checked_targets
 from sordino.privacy import Guarantee
 
 # What is declared about the data: it decides what of the data is refused, and what is warned about.
 DECLARATIONS = ("classes", "feature_bounds", "categories", "target_bounds")
 
-Params = Mapping[str, Any]
+Params: TypeAlias = Mapping[str, Any]
+
+
+@runtime_checkable
+class Distribution(Protocol):
+    """A distribution of values, as scipy's."""
+
+    def rvs(self, *, random_state: np.random.RandomState) -> object: ...
+
+
+Candidates: TypeAlias = Sequence[object] | Distribution
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,7 @@ class Said:
     others: list[tuple[str, type[Warning]]]
 
 
-def members(space: Mapping[str, Any]) -> list[dict[str, Any]]:
+def members(space: Params) -> list[Params]:
     """Candidates that stand for a space: all declarations with each other, other values one by one.
 
     They are the same for every search of the space, and do not depend on what it draws.
@@ -53,7 +63,7 @@ def members(space: Mapping[str, Any]) -> list[dict[str, Any]]:
     lists = {name: _listed(name, values) for name, values in sorted(space.items())}
     first = {name: values[0] for name, values in lists.items()}
     declared = [name for name in lists if name in DECLARATIONS]
-    result = [
+    result: list[Params] = [
         {**first, **dict(zip(declared, chosen, strict=True))}
         for chosen in itertools.product(*(lists[name] for name in declared))
     ]
@@ -62,8 +72,8 @@ def members(space: Mapping[str, Any]) -> list[dict[str, Any]]:
     return result
 
 
-def _listed(name: str, values: Any) -> list[Any]:
-    if not hasattr(values, "rvs"):
+def _listed(name: str, values: Candidates) -> list[object]:
+    if not isinstance(values, Distribution):
         return list(values)
     if name in DECLARATIONS:
         raise SordinoError(
@@ -86,9 +96,9 @@ class Rehearsal:
     estimator: PrivateLinear
     trial: Callable[[Params, int], PrivateLinear]
     check_price: Callable[[Guarantee], None]
-    public: tuple[Any, Any] | None
+    public: Public | None
 
-    def whole(self, X: Any, y: Any, space: Iterable[Params]) -> tuple[NDArray[Any], Said]:
+    def whole(self, X: Features, y: ArrayLike, space: Iterable[Params]) -> tuple[Labels, Said]:
         """All rows are refused or not, whether they will be trained or scored on; y as (rows,)."""
         undeclared: dict[str, None] = {}
         data: Inspected | None = None
@@ -103,7 +113,7 @@ class Rehearsal:
         others = dict.fromkeys((str(w.message), w.category) for w in caught)
         return data.targets, Said(list(undeclared), list(others))
 
-    def trials(self, X: Any, y: NDArray[Any], candidates: Sequence[Params]) -> NDArray[np.float32]:
+    def trials(self, X: Rows, y: Labels, candidates: Sequence[Params]) -> NDArray[np.float32]:
         """What the trials are trained on, their plans and prices; the first candidate's rows."""
         known: dict[bytes, Inspected] = {}
         rows: NDArray[np.float32] | None = None
@@ -149,7 +159,7 @@ def said_once(*, privacy: bool) -> Iterator[None]:
             warnings.warn(text, category, stacklevel=4)
 
 
-def _declarations(params: Params) -> dict[str, Any]:
+def _declarations(params: Params) -> Params:
     return {name: params[name] for name in DECLARATIONS if name in params}
 
 

@@ -20,16 +20,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.linalg import eigh
 
 from sordino._base.errors import SordinoError
-from sordino.models._features import Numeric
-from sordino.models._schema import Schema
+from sordino.models._checks import Rows
+from sordino.models._schema import Numeric, Schema
 
 Array = NDArray[np.float32]
 # Directions that vary less than this share of the first one are not stretched any further.
@@ -74,10 +73,10 @@ class RowPreparation:
             square = 1.0 if self.bounds is None else features / 3
         return math.sqrt(square + self.intercept * self.constant**2)
 
-    def __call__(self, X: Any) -> NDArray[np.float32]:
+    def __call__(self, X: Rows) -> NDArray[np.float32]:
         """``(x, c) / max(radius, |(x, c)|)`` with the constant c, float32 (rows, features [+ 1])."""
         check_dense_size(X)
-        take = X.iloc if self.schema is not None else X
+        take = getattr(X, "iloc", X)
         width = X.shape[1] if self.schema is None else self.schema.width
         width += self.intercept
         prepared = np.empty((X.shape[0], width), np.float32)
@@ -89,7 +88,7 @@ class RowPreparation:
         return prepared
 
     def to_features(
-        self, weights: NDArray[Any], features: int
+        self, weights: ArrayLike, features: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Weights of prepared rows as `coef` (outputs, encoded features) and `intercept` (outputs,).
 
@@ -101,18 +100,20 @@ class RowPreparation:
             return scaled, np.zeros(len(scaled))
         return scaled[:, :-1], scaled[:, -1] * self.constant
 
-    def to_rows(self, coef: Any, intercept: Any, features: int) -> NDArray[np.float64]:
+    def to_rows(self, coef: ArrayLike, intercept: ArrayLike, features: int) -> NDArray[np.float64]:
         """The weights of prepared rows (outputs, columns) that `to_features` made these of."""
         scaled = np.atleast_2d(np.asarray(coef, np.float64))
         if self.intercept:
             scaled = np.column_stack([scaled, np.atleast_1d(intercept) / self.constant])
         return np.asarray(scaled * self.radius(features))
 
-    def _prepare(self, X: Any) -> NDArray[np.float64]:
+    def _prepare(self, X: Rows) -> NDArray[np.float64]:
         if self.schema is not None:
             rows = self.schema.encode(X).astype(np.float64)
         else:
-            rows = np.asarray(X.toarray() if sparse.issparse(X) else X, np.float64)
+            rows = np.asarray(
+                X.toarray() if isinstance(X, sparse.sparray | sparse.spmatrix) else X, np.float64
+            )
             if self.bounds is None:
                 rows = _normalized(rows)
             else:
@@ -124,7 +125,7 @@ class RowPreparation:
         return np.asarray(rows / np.maximum(norms, self.radius(X.shape[1])))
 
 
-def check_dense_size(X: Any) -> None:
+def check_dense_size(X: Rows) -> None:
     """Refuse a sparse matrix whose dense rows would not fit."""
     rows, columns = X.shape
     size = rows * (columns + 1) * 4

@@ -1,4 +1,4 @@
-"""A released model as a file that needs no pickle, and back.
+"""A released model as a file that needs no pickle, and back; the hashes that its guarantee records.
 
 The npz file holds `coef` and `intercept`, `classes` or `target_bounds`, `feature_names`, `target`, and
 `schema`: the JSON of the public description that turns a table into features. With the encoded features
@@ -8,39 +8,47 @@ it is public or was released under the run's guarantee.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
 import os
 import re
 import struct
+import warnings
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sordino._base.errors import SordinoError, one_line, shown
-from sordino.models._estimators import PrivateClassifier, PrivateRegressor
-from sordino.models._features import parse_bounds, parse_values
-from sordino.models._recorded import check_recorded
+from sordino._base.errors import PrivacyWarning, SordinoError, one_line, shown
+from sordino._base.types import Json
+from sordino.models._checks import Labels
 from sordino.models._rows import RowPreparation
-from sordino.models._schema import Schema
+from sordino.models._schema import Schema, parse_bounds, parse_values
+
+if TYPE_CHECKING:
+    from sordino.models._estimators import PrivateClassifier, PrivateRegressor
+    from sordino.models._linear import PrivateLinear
 
 FORMAT = "sordino-model 1"
 
 
-def model_bytes(model: Any, target: str) -> bytes:
-    """The file for a fitted estimator whose columns are described by a schema."""
-    arrays: dict[str, Any] = {
+def model_bytes(model: PrivateLinear | SimpleNamespace, target: str) -> bytes:
+    """The file for a fitted estimator, or what has its attributes; its columns have a schema."""
+    schema: Schema | None = model.schema_
+    assert schema is not None
+    arrays: dict[str, Labels] = {
         "format": np.array(FORMAT),
         "coef": model.coef_,
         "intercept": model.intercept_,
-        "feature_names": np.array(model.schema_.feature_names, dtype=str),
+        "feature_names": np.array(schema.feature_names, dtype=str),
         "target": np.array(target),
-        "schema": np.array(json.dumps(model.schema_.to_json())),
-        "radius": np.array(RowPreparation(model.schema_).radius(model.n_features_in_)),
+        "schema": np.array(json.dumps(schema.to_json())),
+        "radius": np.array(RowPreparation(schema).radius(model.n_features_in_)),
     }
     if hasattr(model, "classes_"):
         classes = np.asarray(model.classes_)
@@ -52,7 +60,7 @@ def model_bytes(model: Any, target: str) -> bytes:
     return buffer.getvalue()
 
 
-def load_model(path: str | os.PathLike[str]) -> tuple[Any, str]:
+def load_model(path: str | os.PathLike[str]) -> tuple[PrivateClassifier | PrivateRegressor, str]:
     """The fitted estimator in a file of `model_bytes`, and the name of its target.
 
     Nothing in the file is believed: no code in it is run, nothing larger than the file itself is
@@ -101,7 +109,7 @@ class _Arrays:
     def __contains__(self, name: str) -> bool:
         return f"{name}.npy" in self._members
 
-    def array(self, name: str, kinds: str, dimensions: int | None = None) -> NDArray[Any]:
+    def array(self, name: str, kinds: str, dimensions: int | None = None) -> Labels:
         """An array whose numpy kind is one of `kinds` (as in "fU")."""
         if name not in self:
             raise ValueError(f"it has no field {name!r}")
@@ -132,7 +140,7 @@ _HEADER = re.compile(
 )
 
 
-def _array(name: str, data: bytes) -> NDArray[Any]:
+def _array(name: str, data: bytes) -> Labels:
     header = _HEADER.match(data)
     if header is None:
         raise ValueError(f"its field {name!r} is not an array of numbers or text")
@@ -150,14 +158,17 @@ def _array(name: str, data: bytes) -> NDArray[Any]:
     return np.frombuffer(body, kind).reshape(shape, order=order)
 
 
-def _model(arrays: _Arrays) -> Any:
+def _model(arrays: _Arrays) -> PrivateClassifier | PrivateRegressor:
+    # Not above: whoever only compares hashes needs no scikit-learn.
+    from sordino.models._estimators import PrivateClassifier, PrivateRegressor
+
     try:
         described = json.loads(arrays.text("schema"))
     except RecursionError:
         raise ValueError("its schema is nested too deeply") from None
     schema = Schema.from_json(described)
     coef, intercept = arrays.array("coef", "f"), arrays.array("intercept", "f")
-    model: Any
+    model: PrivateClassifier | PrivateRegressor
     if "classes" in arrays:
         model = PrivateClassifier()
         model.classes_ = arrays.array("classes", "Uiufb", 1)
@@ -178,3 +189,74 @@ def _model(arrays: _Arrays) -> Any:
     model.n_features_in_ = len(schema.names)
     model.feature_names_in_ = np.array(schema.names, dtype=object)
     return model
+
+
+# What belongs together: the SHA-256 of a run's files, as its guarantee.json records them. A model that was
+# swapped by mistake, or a report that was edited, no longer has the recorded hash. That shows accidents and
+# careless edits only: whoever can change a file can change guarantee.json too. Sign guarantee.json, or
+# publish its hash elsewhere, where that matters.
+
+GUARANTEE = "guarantee.json"
+FIELD = "sha256"
+# A record is a page of text.
+_LARGEST = 1 << 24
+
+
+def digest(content: bytes) -> str:
+    """SHA-256, in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_record(folder: Path) -> Json:
+    """A folder's guarantee.json."""
+    where = folder / GUARANTEE
+    try:
+        if where.stat().st_size > _LARGEST:
+            raise SordinoError(f"{str(where)!r} is too large to be a guarantee")
+        record = json.loads(where.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SordinoError(f"there is no {GUARANTEE} in {str(folder)!r}") from None
+    except OSError as error:
+        raise SordinoError(f"cannot read {str(where)!r}: {one_line(error.strerror)}") from None
+    except (ValueError, RecursionError):
+        raise SordinoError(f"{str(where)!r} is damaged: it is not JSON") from None
+    if not isinstance(record, dict):
+        raise SordinoError(f"{str(where)!r} is damaged: it is no table of fields")
+    return record
+
+
+def recorded(folder: Path) -> Mapping[str, str] | None:
+    """The hashes that a folder's guarantee.json records, by file; None if it is from before 0.5.1."""
+    hashes = read_record(folder).get(FIELD)
+    if hashes is None:
+        return None
+    if not isinstance(hashes, dict) or not all(isinstance(value, str) for value in hashes.values()):
+        raise SordinoError(
+            f"{str(folder / GUARANTEE)!r} is damaged: {FIELD!r} is no list of hashes"
+        )
+    return hashes
+
+
+def _is_of_train(record: Json) -> bool:
+    return {"plan", "notes", "sordino"} <= set(record)
+
+
+def check_recorded(path: Path, content: bytes) -> None:
+    """Raise if a guarantee.json beside `path` records another hash for it; warn if it records none."""
+    if not (path.parent / GUARANTEE).is_file():
+        return
+    hashes = recorded(path.parent)
+    if hashes is None:
+        if not _is_of_train(read_record(path.parent)):
+            return  # federated runs and parties have records of another kind
+        warnings.warn(
+            f"{str(path.parent / GUARANTEE)!r} records no hashes, as before version 0.5.1: that "
+            f"{path.name} is the model it is about was not checked",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+    elif path.name in hashes and hashes[path.name] != digest(content):
+        raise SordinoError(
+            f"{str(path)!r} is not the file that {GUARANTEE} beside it is about: it was exchanged or "
+            "changed; take both from where they were made"
+        )

@@ -13,29 +13,170 @@ not from the data. Encoding treats each row by itself, so one person's values ne
 from __future__ import annotations
 
 import json
+import math
 import os
 import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, nearest, one_line, require_count, shown
-from sordino.models._features import (
-    Categorical,
-    Column,
-    Numeric,
-    Value,
-    check_text,
-    parse_bounds,
-    parse_values,
-)
+from sordino._base.types import Json
+from sordino.models._checks import checked_numbers, discreetly
 
-__all__ = ["Categorical", "Column", "Numeric", "Schema", "Value", "check_columns"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Numeric:
+    """A column of numbers known to lie in ``[low, high]``; values outside are moved to the edge."""
+
+    name: str
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        low, high = parse_bounds(f"column {shown(self.name)}", (self.low, self.high))
+        object.__setattr__(self, "low", low)
+        object.__setattr__(self, "high", high)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def encode(self, series: pd.Series) -> NDArray[np.float32]:
+        """``[low, high] -> [-1, 1]``, missing values -> 0; shape (rows, 1)."""
+        values = numbers_of(self.name, series)
+        middle, half = self.low / 2 + self.high / 2, (self.high - self.low) / 2
+        # Silently: a number so large that it overflows here is moved to the edge as well.
+        with np.errstate(all="ignore"):
+            scaled = np.clip((values - middle) / half, -1.0, 1.0)
+            return np.nan_to_num(scaled, nan=0.0).astype(np.float32)[:, None]
+
+    def to_json(self) -> Json:
+        return {"name": self.name, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """A column whose possible `values` are known; any other value is treated as missing."""
+
+    name: str
+    values: tuple[Value, ...]
+
+    def __post_init__(self) -> None:
+        values = parse_values(f"column {shown(self.name)}", self.values, minimum=1)
+        object.__setattr__(self, "values", values)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}={value}" for value in self.values)
+
+    def encode(self, series: pd.Series) -> NDArray[np.float32]:
+        """One indicator per value, all zero where missing or unknown; shape (rows, values)."""
+        import pandas as pd
+
+        text = all(isinstance(value, str) for value in self.values)
+        numbers = not any(isinstance(value, str) for value in self.values)
+        holds_numbers = pd.api.types.is_numeric_dtype(series.dtype)
+        # Otherwise every value would be silently "unknown".
+        if text and holds_numbers and len(series):
+            raise SordinoError(
+                f"column {self.name!r} holds numbers ({series.dtype}) but its declared values are "
+                "text; declare numbers, or read the column as text"
+            )
+        if numbers and pd.api.types.is_string_dtype(series.dtype) and series.notna().any():
+            raise SordinoError(
+                f"column {self.name!r} holds text but its declared values are numbers; declare "
+                "text, or convert the column"
+            )
+        codes = discreetly(
+            lambda: pd.Index(list(self.values)).get_indexer(
+                pd.Index(series.to_numpy(dtype=object))
+            ),
+            f"column {self.name!r}",
+            "{what} holds something that is neither text nor a number; convert it, or drop the column",
+        )
+        codes = np.where(series.isna().to_numpy(), -1, codes)
+        hot: NDArray[np.bool_] = codes[:, None] == np.arange(len(self.values))
+        return hot.astype(np.float32)
+
+    def to_json(self) -> Json:
+        return {"name": self.name, "values": list(self.values)}
+
+
+Column = Numeric | Categorical
+
+
+def parse_bounds(what: str, bounds: Any) -> tuple[float, float]:
+    """``(low, high)`` as finite floats with low < high; `what` names them in the error."""
+    try:
+        if any(isinstance(value, str | bytes | bool) for value in bounds):
+            raise TypeError
+        low, high = (float(value) for value in bounds)
+    except (TypeError, ValueError, OverflowError):
+        raise SordinoError(f"{what} needs two numbers (low, high), got {shown(bounds)}") from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise SordinoError(f"{what} needs finite bounds with low < high, got ({low:g}, {high:g})")
+    # Columns are divided by half the distance.
+    half = (high - low) / 2
+    if not (math.isfinite(half) and half > 0 and math.isfinite(1 / half)):
+        raise SordinoError(
+            f"{what} needs bounds at a distance that numbers can express, got ({low:g}, {high:g})"
+        )
+    return low, high
+
+
+def parse_values(what: str, values: Any, *, minimum: int) -> tuple[Value, ...]:
+    """At least `minimum` different scalars; `what` names them in the error."""
+    if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__"):
+        raise SordinoError(f"{what} needs a list of values, got {shown(values)}")
+    listed = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
+    for value in listed:
+        if isinstance(value, str):
+            check_text(f"a value of {what}", value)
+        elif not isinstance(value, int | float) or value != value:
+            raise SordinoError(f"{what} may list text, numbers or booleans, got {shown(value)}")
+        elif isinstance(value, int) and abs(value) >= 1 << 63:
+            raise SordinoError(f"{what} lists a number too large to use, {shown(value)}")
+    if len(set(listed)) != len(listed):
+        raise SordinoError(f"{what} lists a value more than once")
+    if len(listed) < minimum:
+        raise SordinoError(f"{what} needs at least {minimum} of them, got {len(listed)}")
+    return listed
+
+
+def check_text(what: str, text: str) -> None:
+    """Refuse text that no file can hold: JSON can spell halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise SordinoError(f"{what} is not valid Unicode text: {shown(text)}") from None
+
+
+def numbers_of(name: str, series: pd.Series) -> NDArray[np.float64]:
+    """A column as float64 with NaN where missing; text is refused without quoting it."""
+    import pandas as pd
+
+    kind = pd.api.types.infer_dtype(series, skipna=True)
+    if kind not in ("integer", "floating", "mixed-integer-float", "boolean", "decimal", "empty"):
+        raise SordinoError(
+            f"column {name!r} is declared numeric but holds {kind} values ({series.dtype}); "
+            "convert it to numbers, or declare its values"
+        )
+    return checked_numbers(
+        lambda: np.asarray(pd.to_numeric(series).to_numpy(dtype=np.float64, na_value=np.nan)),
+        f"column {name!r}",
+    )
+
 
 FORMAT = "sordino-schema"
 FORMAT_VERSION = 1
@@ -112,7 +253,7 @@ class Schema:
         """The categorical columns' values, as the estimators' `categories` takes them."""
         return {c.name: c.values for c in self.columns if isinstance(c, Categorical)}
 
-    def encode(self, frame: Any) -> NDArray[np.float32]:
+    def encode(self, frame: pd.DataFrame) -> NDArray[np.float32]:
         """The features of a DataFrame as float32 (rows, `width`), each row by itself.
 
         Numeric columns are clipped to their bounds and mapped to [-1, 1], missing ones become 0
@@ -123,19 +264,19 @@ class Schema:
         parts = [column.encode(frame[column.name]) for column in self.columns]
         return np.concatenate(parts, axis=1)
 
-    def split(self, frame: Any) -> tuple[Any, Any]:
+    def split(self, frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
         """The feature columns and the target column of a DataFrame."""
         if self.target is None:
             raise SordinoError("the schema names no target column")
         check_columns(frame, (*self.names, self.target))
         return frame[list(self.names)], frame[self.target]
 
-    def check_columns(self, frame: Any) -> None:
+    def check_columns(self, frame: pd.DataFrame) -> None:
         """Raise unless `frame` is a DataFrame that has every feature column once."""
         check_columns(frame, self.names)
 
     @classmethod
-    def infer(cls, frame: Any, target: str | None = None) -> Schema:
+    def infer(cls, frame: pd.DataFrame, target: str | None = None) -> Schema:
         """A schema taken FROM THE DATA, with a `PrivacyWarning` that says what was taken.
 
         A category type counts as data: its categories are named in the warning like the values of
@@ -146,7 +287,7 @@ class Schema:
 
         return infer_schema(frame, target)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain, versioned data."""
         return {
             "format": FORMAT,
@@ -159,7 +300,7 @@ class Schema:
         }
 
     @classmethod
-    def from_json(cls, data: Any) -> Schema:
+    def from_json(cls, data: object) -> Schema:
         """The schema that `to_json` wrote, or one written by hand.
 
         By hand, `format` and `version` may be left out, and `columns` may map names to
@@ -215,7 +356,7 @@ class Schema:
             raise SordinoError(f"in {str(where)!r}: {error}") from None
 
 
-def check_columns(frame: Any, names: tuple[str, ...]) -> None:
+def check_columns(frame: pd.DataFrame, names: tuple[str, ...]) -> None:
     """Raise unless `frame` is a DataFrame that has each of `names` once."""
     if not hasattr(frame, "columns"):
         raise SordinoError(
@@ -230,7 +371,7 @@ def check_columns(frame: Any, names: tuple[str, ...]) -> None:
             raise SordinoError(f"the table has more than one column {shown(name)}; rename them")
 
 
-def _column(body: Any) -> Column:
+def _column(body: object) -> Column:
     if not isinstance(body, Mapping) or not isinstance(body.get("name"), str):
         raise SordinoError(
             "every column of a schema needs a 'name', and 'low' and 'high' or 'values'"

@@ -20,17 +20,18 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import ParameterSampler
-from sklearn.utils import _safe_indexing, column_or_1d
+from sklearn.utils import Tags, _safe_indexing, column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_consistent_length, check_is_fitted
 
@@ -43,11 +44,31 @@ from sordino._base.errors import (
     require_positive,
 )
 from sordino._base.keys import RunKey
+from sordino._base.types import Json
 from sordino.engine import LedgerAccount, Source
-from sordino.models._checks import check_lengths, discreetly
-from sordino.models._fits import note_fit, one_release, refuse_folds, source_of
-from sordino.models._linear import DELTA_TIMES_ROWS, PrivateLinear, _seed
-from sordino.models._rehearsal import Rehearsal, members, said_once, unsaid
+from sordino.engine.ledger import Ledger
+from sordino.models._checks import Features, Labels, Rows, discreetly
+from sordino.models._linear import (
+    DELTA_TIMES_ROWS,
+    PrivateLinear,
+    Public,
+    RandomState,
+    _seed,
+    check_lengths,
+    note_fit,
+    one_release,
+    refuse_folds,
+    source_of,
+)
+from sordino.models._rehearsal import (
+    Candidates,
+    Distribution,
+    Params,
+    Rehearsal,
+    members,
+    said_once,
+    unsaid,
+)
 from sordino.planning import Plan
 from sordino.privacy import (
     LOGARITHMIC,
@@ -64,6 +85,7 @@ from sordino.privacy import (
 )
 
 STOPPING, COMPOSITION = "random-stopping", "composition"
+Scorer: TypeAlias = Callable[[BaseEstimator, Features, ArrayLike], float]
 _NO_TARGETS = "{what} must hold one target for each row"
 # What the search decides itself, or what would change what a trial costs.
 _NOT_SEARCHED = (
@@ -118,7 +140,7 @@ class SearchPlan:
                 "this search states a guarantee that its trials do not give; plan the search again"
             )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "format": "sordino-search",
             "version": 1,
@@ -154,7 +176,7 @@ class SearchPlan:
         return "\n".join(f"{heading:>{width}}  {text}" for heading, text in pairs)
 
 
-def _has(name: str) -> Any:
+def _has(name: str) -> Callable[[PrivateSearch], bool]:
     def check(search: PrivateSearch) -> bool:
         owner = getattr(search, "best_estimator_", search.estimator)
         getattr(owner, name)
@@ -212,19 +234,19 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        estimator: Any,
-        param_distributions: Any,
+        estimator: BaseEstimator,
+        param_distributions: Mapping[str, Candidates],
         *,
         epsilon: float = 1.0,
         delta: float | None = None,
         n_trials: float = 10,
         method: str = STOPPING,
         eta: float = LOGARITHMIC,
-        scoring: Any = None,
+        scoring: str | Scorer | None = None,
         holdout: float = 0.2,
-        ledger: Any = None,
+        ledger: Ledger | str | Path | None = None,
         dataset: str | None = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
     ) -> None:
         self.estimator = estimator
         self.param_distributions = param_distributions
@@ -239,7 +261,14 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         self.dataset = dataset
         self.random_state = random_state
 
-    def fit(self, X: Any, y: ArrayLike, *, public: Any = None, groups: Any = None) -> Self:
+    def fit(
+        self,
+        X: Features,
+        y: ArrayLike,
+        *,
+        public: Public | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
         """Search on X (rows, features) and y (rows,); `public` is a pair (X, y) of PUBLIC data to
         score trials on, else a private holdout is used. `groups` as in the estimators."""
         if y is None:
@@ -287,7 +316,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             # A ledger's run is named by the key of its noise; this key draws the noise on scores.
             # All that decides a search cannot be said, so no other one is ever taken for the same.
             account.charge(plan, key.identity, None)
-        best: tuple[float, Any, Mapping[str, Any]] | None = None
+        best: tuple[float, BaseEstimator, Params] | None = None
         trials = []
         quiet = unsaid() if self.method == STOPPING else said_once(privacy=rehearsal is None)
         with quiet, one_release(noted=rehearsal is not None):
@@ -317,7 +346,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             account.close(key.identity)
         return self
 
-    def _rehearsal(self, plan: SearchPlan, public: Any) -> Rehearsal | None:
+    def _rehearsal(self, plan: SearchPlan, public: Public | None) -> Rehearsal | None:
         """What is looked at before anything is charged; None for estimators of another kind."""
         if not isinstance(self.estimator, PrivateLinear):
             return None
@@ -378,12 +407,12 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
                 "a run key is for one run, and every trial is one; leave run_key out of the estimator"
             )
         searched = self._searched(settings)
-        stated: dict[str, Any] = {
+        stated: Json = {
             "adjacency": settings.get("adjacency") or "zero-out",
             "unit": settings.get("unit", "example"),
             "delta_hint": delta,
         }
-        described: dict[str, Any] = {
+        described: Json = {
             "method": self.method,
             "estimator": type(self.estimator).__name__,
             "searched": searched,
@@ -409,7 +438,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         guarantee = replace(guarantee, scope=SEARCH)
         return SearchPlan(guarantee, trial_mu=composed_mu(total, runs), n_trials=runs, **described)
 
-    def _searched(self, settings: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    def _searched(self, settings: Params) -> tuple[tuple[str, str], ...]:
         space = self.param_distributions
         if not isinstance(space, Mapping) or not space:
             raise SordinoError(
@@ -420,20 +449,20 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
                 raise SordinoError(f"{name} is not searched for: it changes what a trial costs")
             if name not in settings:
                 raise SordinoError(f"{type(self.estimator).__name__} has no parameter {name!r}")
-            if not hasattr(values, "rvs") and (isinstance(values, str) or not _length(values)):
+            if not isinstance(values, Distribution) and (
+                isinstance(values, str) or not _length(values)
+            ):
                 raise SordinoError(f"the candidates for {name} must be a list of values")
         return tuple((name, _text(values)) for name, values in sorted(space.items()))
 
     def _number_of_trials(self) -> int:
         wanted = require_count("n_trials", self.n_trials)  # type: ignore[arg-type]
-        lists = [v for v in self.param_distributions.values() if not hasattr(v, "rvs")]
+        lists = [v for v in self.param_distributions.values() if not isinstance(v, Distribution)]
         if len(lists) < len(self.param_distributions):
             return wanted
         return min(wanted, math.prod(len(values) for values in lists))
 
-    def _candidates(
-        self, plan: SearchPlan, draw: np.random.Generator
-    ) -> Iterator[Mapping[str, Any]]:
+    def _candidates(self, plan: SearchPlan, draw: np.random.Generator) -> Iterator[Params]:
         """Parameters of each trial; of a secret number of trials, each drawn by itself."""
         words = draw.integers(0, 2**32, 8, dtype=np.uint64).astype(np.uint32)
         random = np.random.RandomState(words)
@@ -451,10 +480,10 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     def _trial(
         self,
         plan: SearchPlan,
-        params: Mapping[str, Any],
+        params: Params,
         rows: int,
         seeds: np.random.Generator | None,
-    ) -> Any:
+    ) -> BaseEstimator:
         """An estimator whose run costs `trial_mu`."""
         delta = plan.guarantee.delta_hint
         assert delta is not None
@@ -475,7 +504,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             model.set_params(verbose=0)  # a bar for each trial would show how many there are
         return model
 
-    def _source(self, X: Any, y: Any) -> Source | None:
+    def _source(self, X: Features, y: ArrayLike) -> Source | None:
         """What a ledger knows the data by: the same as if the estimator were fitted by itself."""
         if self.ledger is None:
             return None
@@ -486,7 +515,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return source_of(X, y, rows=_num_samples(X), stated=stated)
 
     @property
-    def classes_(self) -> NDArray[Any]:
+    def classes_(self) -> Labels:
         check_is_fitted(self, "best_estimator_")
         return np.asarray(self.best_estimator_.classes_)
 
@@ -497,31 +526,31 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return int(self.best_estimator_.n_features_in_)
 
     @available_if(_has("predict"))  # type: ignore[untyped-decorator]
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Features) -> Labels:
         """Predictions of the best trial."""
         check_is_fitted(self, "best_estimator_")
         return np.asarray(self.best_estimator_.predict(X))
 
     @available_if(_has("predict_proba"))  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_proba(self, X: Features) -> NDArray[np.float64]:
         """Class probabilities of the best trial."""
         check_is_fitted(self, "best_estimator_")
         return np.asarray(self.best_estimator_.predict_proba(X))
 
     @available_if(_has("decision_function"))  # type: ignore[untyped-decorator]
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
+    def decision_function(self, X: Features) -> NDArray[np.float64]:
         """Logits of the best trial."""
         check_is_fitted(self, "best_estimator_")
         return np.asarray(self.best_estimator_.decision_function(X))
 
-    def score(self, X: Any, y: Any) -> float:
+    def score(self, X: Features, y: ArrayLike) -> float:
         """The best trial's score on other (PUBLIC) data."""
         check_is_fitted(self, "best_estimator_")
         return float(
             check_scoring(self.best_estimator_, scoring=self.scoring)(self.best_estimator_, X, y)
         )
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         inner = self.estimator.__sklearn_tags__()
         tags.estimator_type = inner.estimator_type
@@ -535,12 +564,12 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 class _PublicScore:
     """A trial's score on public data: costs nothing."""
 
-    X: Any
-    y: Any
-    scorer: Any
+    X: Features
+    y: ArrayLike
+    scorer: Scorer
 
     @classmethod
-    def of(cls, public: Any, scorer: Any) -> _PublicScore:
+    def of(cls, public: Public, scorer: Scorer) -> _PublicScore:
         try:
             X, y = public
         except (TypeError, ValueError):
@@ -548,7 +577,7 @@ class _PublicScore:
         check_consistent_length(X, y)
         return cls(X, y, scorer)
 
-    def __call__(self, model: Any) -> float:
+    def __call__(self, model: BaseEstimator) -> float:
         return float(self.scorer(model, self.X, self.y))
 
 
@@ -561,12 +590,12 @@ class _NoisyScore:
     whole is mu-GDP where each of the two is.
     """
 
-    X: Any
-    y: NDArray[Any]
+    X: Rows
+    y: Labels
     std: float
     draw: np.random.Generator
 
-    def __call__(self, model: Any) -> float:
+    def __call__(self, model: BaseEstimator) -> float:
         # Silently, and with 0 for what has no score: one row must not show in any other way.
         with np.errstate(all="ignore"):
             predicted = np.asarray(model.predict(self.X))
@@ -583,7 +612,7 @@ class _NoisyScore:
         return noisy / len(self.y)
 
 
-def _check_price(price: Any, plan: SearchPlan) -> None:
+def _check_price(price: object, plan: SearchPlan) -> None:
     """A trial that costs more than its share is refused; whether it does is known from its plan."""
     whole = plan.guarantee
     if not isinstance(price, Guarantee) or price.is_amplified or price.distance:
@@ -602,16 +631,16 @@ def _check_price(price: Any, plan: SearchPlan) -> None:
         )
 
 
-def _length(values: Any) -> int:
+def _length(values: Sized) -> int:
     try:
         return len(values)
     except TypeError:
         return 0
 
 
-def _text(values: Any) -> str:
+def _text(values: Candidates) -> str:
     """Candidates in words, the same from run to run."""
-    if hasattr(values, "rvs"):
+    if isinstance(values, Distribution):
         own = getattr(getattr(values, "dist", None), "name", type(values).__name__)
         return f"{own} {getattr(values, 'args', ())} {getattr(values, 'kwds', {})}"
     return repr(list(values))

@@ -11,11 +11,14 @@ import io
 import os
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sordino._base.errors import MissingExtraError, SordinoError, one_line, shown
 from sordino._base.files import UNPACKED_SUFFIXES, read_unpacked
 from sordino.models._schema import Categorical, Numeric, Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CSV_SUFFIXES = (".csv", ".csv.gz", ".csv.bz2", ".csv.xz", ".tsv")
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -27,7 +30,7 @@ DEMO_TARGET = "income_above_15000"
 DEMO_EXAMPLES = 37_887
 
 
-def read_table(path: str | os.PathLike[str]) -> Any:
+def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     """A CSV, TSV or Parquet file as a pandas DataFrame with at least one row.
 
     Text is read as UTF-8; empty fields and the usual marks such as "NA" are missing values.
@@ -49,14 +52,14 @@ def read_table(path: str | os.PathLike[str]) -> Any:
     return frame
 
 
-def _read_csv(where: Path) -> Any:
+def _read_csv(where: Path) -> pd.DataFrame:
     import pandas as pd
 
     separator = "\t" if where.name.lower().endswith(".tsv") else ","
     packed = where.suffix.lower() in UNPACKED_SUFFIXES
     unpacked = read_unpacked(where) if packed else b""
 
-    def read(**options: Any) -> Any:
+    def read(**options: object) -> pd.DataFrame:
         source = io.BytesIO(unpacked) if packed else where
         return pd.read_csv(source, sep=separator, encoding="utf-8", **options)
 
@@ -95,7 +98,7 @@ def _read_csv(where: Path) -> Any:
         raise SordinoError(f"{str(where)!r} holds values that cannot be read as a table") from None
 
 
-def _read_parquet(where: Path) -> Any:
+def _read_parquet(where: Path) -> pd.DataFrame:
     try:
         import pyarrow
         import pyarrow.parquet as parquet
@@ -131,7 +134,7 @@ def _check_names(where: Path, names: list[str]) -> None:
         seen.add(name)
 
 
-def load_demo() -> tuple[Any, Schema]:
+def load_demo() -> tuple[pd.DataFrame, Schema]:
     """A table of incomes and its public description.
 
     United States General Social Survey, 1974 to 2018 (`gss_wages` of the R package stevedata): who

@@ -9,12 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from sordino._base.errors import SordinoError, require_count, require_positive
+from sordino._base.types import PyTree
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class LinearLoss(ABC):
         """`value` of each example by itself."""
         return _one_by_one(self.value, logits, y)
 
-    def logits(self, params: Any, X: jax.Array) -> jax.Array:
+    def logits(self, params: PyTree, X: jax.Array) -> jax.Array:
         """``X W^T``: shape (B,) or (B, K)."""
         return X @ params.T
 
-    def __call__(self, params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+    def __call__(self, params: PyTree, x: jax.Array, y: jax.Array) -> jax.Array:
         return self.value(self.logits(params, x[None]), jnp.asarray(y)[None])[0]
 
-    def regularizer_gradient(self, params: Any) -> Any | None:
+    def regularizer_gradient(self, params: PyTree) -> PyTree | None:
         """Gradient of the data-free part: added after the noise, outside clipping; None if absent."""
         return None
 
@@ -57,7 +57,7 @@ class LinearLoss(ABC):
         return (features,)
 
 
-def require_plain(loss: Any) -> None:
+def require_plain(loss: object) -> None:
     """Refuse a loss whose logits or sums are its own, or that cannot be told from another one."""
     name = type(loss).__name__
     if not isinstance(loss, LinearLoss):
@@ -71,7 +71,7 @@ def require_plain(loss: Any) -> None:
     require_fields(loss)
 
 
-def require_fields(part: Any) -> None:
+def require_fields(part: object) -> None:
     """Refuse a dataclass with numbers outside its fields: two that differ would pass for one."""
     if not is_dataclass(part):
         return
@@ -113,10 +113,10 @@ class NonconvexLogistic(Logistic):
     def __post_init__(self) -> None:
         require_positive("lam", self.lam)
 
-    def regularizer_gradient(self, params: Any) -> Any:
+    def regularizer_gradient(self, params: PyTree) -> PyTree:
         return self.lam * 2 * params / (1 + params**2) ** 2
 
-    def penalty(self, params: Any) -> jax.Array:
+    def penalty(self, params: PyTree) -> jax.Array:
         """``lam * sum theta^2 / (1 + theta^2)``."""
         return self.lam * jnp.sum(params**2 / (1 + params**2))
 

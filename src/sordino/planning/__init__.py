@@ -45,19 +45,19 @@ if TYPE_CHECKING:
     from sordino.planning._comparison import conclusion as conclusion
     from sordino.planning._decide import compare as compare
     from sordino.planning._decide import plan as plan
-    from sordino.planning._kinds import DISCRETE as DISCRETE
-    from sordino.planning._kinds import GAUSSIAN as GAUSSIAN
+    from sordino.planning._options import DISCRETE as DISCRETE
+    from sordino.planning._options import GAUSSIAN as GAUSSIAN
     from sordino.planning._options import OPTIONS as OPTIONS
     from sordino.planning._options import Option as Option
     from sordino.planning._plans import Plan as Plan
     from sordino.planning._query import QUERIES as QUERIES
     from sordino.planning._query import Query as Query
-    from sordino.planning._registry import register as register
     from sordino.planning._texts import read_settings as read_settings
     from sordino.planning._theory import needed_facts as needed_facts
     from sordino.planning._theory import theory_defaults as theory_defaults
     from sordino.planning._training import Training as Training
     from sordino.planning.recipes import RECIPES as RECIPES
     from sordino.planning.recipes import Recipe as Recipe
+    from sordino.planning.recipes import register as register
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

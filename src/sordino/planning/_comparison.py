@@ -19,10 +19,12 @@ from typing import Any
 
 from sordino._base.errors import SordinoError, require_positive
 from sordino._base.files import cache_folder, write_atomically
+from sordino._base.types import Json
 from sordino._version import code_digest
 from sordino.parts import Population
 from sordino.parts.sampling import FIXED, checked_budget, warn_of_weak_budget
 from sordino.planning import recipes
+from sordino.planning._options import Options
 from sordino.planning.recipes import recipe_named
 from sordino.privacy import POISSON, WITHOUT_REPLACEMENT, plural
 
@@ -35,7 +37,7 @@ _FEW_STEPS = 30
 _OURS = frozenset(recipe.name for recipe in recipes.OURS)
 
 # Recipes that are worth trying in several variants, with what each is called.
-_VARIANTS: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
+_VARIANTS: Mapping[str, tuple[tuple[str, Mapping[str, str]], ...]] = {
     "dp-sgd": (
         ("Poisson batches", {"sampling": POISSON}),
         ("batches without replacement", {"sampling": WITHOUT_REPLACEMENT}),
@@ -73,7 +75,7 @@ class PlanCandidate:
 
     recipe: str
     label: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 def candidates(names: Iterable[str] | None = None) -> list[PlanCandidate]:
@@ -98,7 +100,7 @@ class RankedPlan:
 
     label: str
     recipe: str
-    options: Mapping[str, Any]
+    options: Mapping[str, str]
     relative_error: float
     gain: float
     steps: int
@@ -122,7 +124,7 @@ class RecipeRanking:
     def best(self) -> RankedPlan:
         return self.ranked[0]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain data."""
         data = asdict(self)
         data["left_out"] = dict(self.left_out)
@@ -130,7 +132,7 @@ class RecipeRanking:
         return data
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> RecipeRanking:
+    def from_json(cls, data: Json) -> RecipeRanking:
         """What `to_json` gave."""
         return cls(
             data["epsilon"],
@@ -209,7 +211,7 @@ def compare_recipes(
     return result
 
 
-def _row(candidate: PlanCandidate, request: Mapping[str, Any]) -> RankedPlan:
+def _row(candidate: PlanCandidate, request: Options) -> RankedPlan:
     from sordino.planning._decide import plan
 
     arguments = arguments_for(candidate.recipe, candidate.options, request)
@@ -228,9 +230,7 @@ def _row(candidate: PlanCandidate, request: Mapping[str, Any]) -> RankedPlan:
     )
 
 
-def arguments_for(
-    name: str, options: Mapping[str, Any], request: Mapping[str, Any]
-) -> dict[str, Any]:
+def arguments_for(name: str, options: Mapping[str, str], request: Options) -> Options:
     """The arguments of `sordino.plan` for one candidate, at the request's gradient evaluations."""
     recipe = recipe_named(name)
     wanted = {**request, **options}
@@ -269,7 +269,7 @@ _PLAN_ARGUMENTS = (
 )
 
 
-def _passes(request: Mapping[str, Any]) -> float:
+def _passes(request: Options) -> float:
     """Passes over the data; 1 where the request is incomplete, which planning then reports."""
     if request["epochs"] is not None:
         return float(request["epochs"])
@@ -337,7 +337,7 @@ class _Stored:
     path: Path
 
     @classmethod
-    def of(cls, request: Mapping[str, Any], tried: list[PlanCandidate]) -> _Stored | None:
+    def of(cls, request: Options, tried: list[PlanCandidate]) -> _Stored | None:
         folder = cache_folder("comparisons")
         # The code of somebody's own recipe is not in the digest below.
         if folder is None or any(candidate.recipe not in _OURS for candidate in tried):

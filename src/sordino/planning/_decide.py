@@ -20,12 +20,16 @@ from sordino._base.errors import (
 from sordino.parts import Population
 from sordino.parts.contributions import Contribution, Lagged
 from sordino.parts.mechanisms import (
+    LEAST_STEPS,
     Dense,
     Independent,
+    Lattice,
     LinearMap,
     Mechanism,
     ScaledDraws,
+    draw_stds,
     fit_mechanism,
+    is_on_lattice,
     lagged_mechanism,
 )
 from sordino.parts.sampling import LARGEST_EPSILON, warn_of_weak_budget
@@ -41,12 +45,11 @@ from sordino.parts.schedules import (
     subsampled_schedule,
 )
 from sordino.parts.updates import UpdateSettings
-from sordino.planning._accounting import calibrated_noise
-from sordino.planning._kinds import DISCRETE, GAUSSIAN, checked_kind
-from sordino.planning._lattices import fitted_lattice, lattice_mechanism
+from sordino.planning._accounting import calibrated_noise, run_sensitivity
+from sordino.planning._options import DISCRETE, GAUSSIAN, Options, checked_kind
 from sordino.planning._plans import Plan
 from sordino.planning._query import Query, guarantee_of_all
-from sordino.planning._training import Training
+from sordino.planning._training import Training, without_lattice
 from sordino.planning.recipes import Recipe, recipe_named
 from sordino.privacy import ADJACENCIES, POISSON, UNITS
 
@@ -60,6 +63,8 @@ _UPDATE_OPTIONS = (
     "step_length",
     "kappa",
 )
+# Mechanisms by name that can be on a lattice; the tree where sums do not decay.
+_LATTICE_NAMES = ("cancelling", "tree", "independent")
 
 
 def plan(
@@ -168,7 +173,7 @@ def plan(
     return built
 
 
-def _check_parts(spec: Recipe, chosen: dict[str, Any]) -> None:
+def _check_parts(spec: Recipe, chosen: Options) -> None:
     """Refuse parts that the recipe cannot be made of."""
     schedule = chosen["schedule"]
     if isinstance(schedule, NoiseSchedule):
@@ -180,7 +185,7 @@ def _check_parts(spec: Recipe, chosen: dict[str, Any]) -> None:
 
 
 def _mechanism(
-    chosen: dict[str, Any],
+    chosen: Options,
     contribution: Contribution,
     update: UpdateSettings,
     workload: LinearMap,
@@ -207,7 +212,7 @@ def _mechanism(
 def _joined(
     mechanism: Mechanism,
     schedule: NoiseSchedule,
-    chosen: dict[str, Any],
+    chosen: Options,
     workload: LinearMap,
     population: Population,
 ) -> tuple[Mechanism, NoiseSchedule]:
@@ -229,7 +234,7 @@ def _joined(
     )
 
 
-def _fields_of(part: str, chosen: dict[str, Any]) -> dict[str, Any]:
+def _fields_of(part: str, chosen: Options) -> Options:
     """What was set of a part itself: ``{"ratio": 1.8}`` of "schedule.ratio"."""
     return {
         name.removeprefix(f"{part}."): value
@@ -239,7 +244,7 @@ def _fields_of(part: str, chosen: dict[str, Any]) -> dict[str, Any]:
 
 
 def _schedule(
-    chosen: dict[str, Any],
+    chosen: Options,
     population: Population,
     epsilon: float | None,
     delta: float | None,
@@ -275,6 +280,71 @@ def _schedule(
     )
 
 
+def lattice_mechanism(
+    spec: Recipe,
+    chosen: Options,
+    given: Options,
+    contribution: Contribution,
+    workload: LinearMap,
+    population: Population,
+) -> str:
+    """The mechanism of a recipe's discrete noise: the given one, or the best that there is."""
+    why = without_lattice(spec, contribution)
+    if why:
+        raise SordinoError(f"{spec.name} has no discrete noise: it {why}; use noise='gaussian'")
+    bounds = contribution.bounds(population.steps)
+    level = bool(np.all(bounds == bounds[:, :1]))
+
+    def works(name: str) -> Mechanism | None:
+        if population.is_secret and name != "independent":
+            return None
+        built = fit_mechanism(name, workload, population.participation())
+        return built if is_on_lattice(built) and (level or name == "independent") else None
+
+    usable = {
+        name: built
+        for name in _LATTICE_NAMES
+        if name in spec.mechanisms and (built := works(name)) is not None
+    }
+    wanted: str = chosen["mechanism"]
+    if wanted in usable:
+        return wanted
+    if not usable or ("mechanism" in given and wanted != "auto"):
+        others = " or ".join(repr(name) for name in usable) or "none here"
+        raise SordinoError(
+            f"noise of mechanism {wanted!r} is correlated by real numbers, which are on no lattice; "
+            f"discrete noise works with {others}, or use noise='gaussian'"
+        )
+
+    def cost(name: str) -> float:
+        shift = run_sensitivity(population, usable[name], Uniform()).value
+        return shift * float(np.linalg.norm(usable[name].workload_error(workload)))
+
+    return min(usable, key=cost)
+
+
+def fitted_lattice(run: Training, most_steps: int | None = None) -> Lattice:
+    """The finest lattice that a run's sums and noise fit on, or one of about `most_steps` to the clip."""
+    population = run.population
+    largest = max(size for size, _ in population.batch_sizes())
+    if population.sampling == POISSON:
+        # Beyond with probability 1e-15, and then only if all are at the bound in one coordinate.
+        largest = min(population.examples, largest + math.ceil(8 * math.sqrt(largest)) + 32)
+    bounds = run.contribution.bounds(population.steps)
+    finest = Lattice.fitted(
+        bounds=bounds,
+        stds=run.noise_stds(),
+        mechanism=run.mechanism,
+        largest_batch=largest,
+    )
+    if most_steps is None:
+        return finest
+    least = require_count("lattice_steps", most_steps, minimum=LEAST_STEPS)
+    drawn = float(draw_stds(run.mechanism, run.noise_stds()).min())
+    coarse = math.floor(math.log2(min(float(bounds.min()) / least, drawn / LEAST_STEPS)))
+    return Lattice(max(finest.exponent, coarse))
+
+
 def _checked_budget(
     epsilon: float | None, delta: float | None, noise_multiplier: float | None
 ) -> tuple[float | None, float | None, float | None]:
@@ -296,7 +366,7 @@ def _checked_budget(
 
 def _population(
     spec: Recipe,
-    chosen: dict[str, Any],
+    chosen: Options,
     examples: int,
     batch_size: int | None,
     epochs: float | None,

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from sordino._base.errors import SordinoError, require_choice
 from sordino._base.registry import Registry
+from sordino.privacy import NoiseKind
 
+# What a text can stand for.
+OptionValue: TypeAlias = str | float | bool | tuple["OptionValue", ...] | None
+# A value for every option of a recipe, by name; a schedule may be a `NoiseSchedule`.
+Options: TypeAlias = dict[str, Any]
+
+GAUSSIAN, DISCRETE = NoiseKind.GAUSSIAN.value, NoiseKind.DISCRETE.value
+NOISE_KINDS = (GAUSSIAN, DISCRETE)
 CLIPPING, BATCHES, NOISE, UPDATE, SEARCH = (
     "Clipping",
     "Batches",
@@ -53,13 +61,13 @@ class Option:
         """What it means, and the values it may have."""
         return self.help + (f": {_listed(self.choices)}" if self.choices else "")
 
-    def is_used(self, chosen: Mapping[str, Any]) -> bool:
+    def is_used(self, chosen: Mapping[str, object]) -> bool:
         """Whether it has an effect beside the other chosen options."""
         if self.idle_with is not None and chosen.get(self.idle_with[0]) in self.idle_with[1]:
             return False
         return not self.needs or any(chosen.get(other) in values for other, values in self.needs)
 
-    def check_used(self, chosen: Mapping[str, Any]) -> None:
+    def check_used(self, chosen: Mapping[str, object]) -> None:
         """Refuse a value that the other chosen options leave without effect."""
         if self.is_used(chosen):
             return
@@ -67,12 +75,12 @@ class Option:
         goes = f": it goes with {_listed(map(repr, self.needs[0][1]))}" if self.needs else ""
         raise SordinoError(f"{self.name} has no effect with {other} {chosen[other]!r}{goes}")
 
-    def parse(self, text: str) -> Any:
+    def parse(self, text: str) -> OptionValue:
         """The value that was typed."""
         return parse_as(self.name, self.type, text, optional=True)
 
 
-def parse_as(name: str, kind: Any, text: str, *, optional: bool = False) -> Any:
+def parse_as(name: str, kind: object, text: str, *, optional: bool = False) -> OptionValue:
     """`text` as a value of a type: a number, true or false, numbers with commas, or text.
 
     Args:
@@ -103,9 +111,19 @@ def parse_as(name: str, kind: Any, text: str, *, optional: bool = False) -> Any:
     return text
 
 
-def _listed(names: Any) -> str:
+def _listed(names: Iterable[str]) -> str:
     *first, last = names
     return f"{', '.join(first)} or {last}" if first else str(last)
+
+
+def checked_kind(noise: object) -> str:
+    """`noise`, if it is the name of a kind."""
+    if not isinstance(noise, str) or noise.strip().replace(".", "", 1).isdigit():
+        raise SordinoError(
+            f"noise names the kind of noise, {' or '.join(NOISE_KINDS)}; its amount in units of the "
+            f"clip is noise_multiplier, so write noise_multiplier={noise!r}"
+        )
+    return str(require_choice("noise", noise, NOISE_KINDS))
 
 
 OPTIONS: Registry[Option] = Registry("option")

@@ -7,10 +7,10 @@ import math
 import operator
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from sordino._base.errors import (
     shown,
 )
 from sordino._base.files import write_atomically
+from sordino._base.types import Json
 from sordino.parts import Population
 from sordino.parts.contributions import Contribution
 from sordino.parts.mechanisms import Lattice, LinearMap, Mechanism, Variances
@@ -34,6 +35,9 @@ from sordino.planning._query import Query, guarantee_of_all, query_from_json
 from sordino.planning._training import Training, plan_field
 from sordino.planning.recipes import recipe_named
 from sordino.privacy import Guarantee
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FORMAT = "sordino-plan"
 # A plan of the training run alone is written as version 2, as it always was: its hash is its identity.
@@ -51,6 +55,7 @@ class Plan:
     Attributes:
       queries: what is asked of the data, in this order; exactly one of them is the training run, whose
         fields (`population`, `mechanism`, `noise_multiplier`, ...) are the plan's own as well.
+      training: the training run.
       guarantee: of all answers together.
       epsilon, delta: the budget that the plan was made for, if it was made for one.
     """
@@ -60,14 +65,13 @@ class Plan:
     guarantee: Guarantee
     epsilon: float | None = None
     delta: float | None = None
+    training: Training = field(init=False)
 
-    @property
-    def training(self) -> Training:
-        """The training run."""
+    def __post_init__(self) -> None:
         runs = [query for query in self.queries if isinstance(query, Training)]
         if len(runs) != 1:
             raise SordinoError(f"a plan has one training run, this one has {len(runs)}")
-        return runs[0]
+        object.__setattr__(self, "training", runs[0])
 
     @property
     def others(self) -> tuple[Query, ...]:
@@ -171,8 +175,8 @@ class Plan:
         An update is post-processing, so nothing about privacy is decided anew.
         """
         built = self.with_training(update=replace(self.update, **changes))
-        if "_verified" in self.__dict__:
-            built.__dict__["_verified"] = self.__dict__["_verified"]
+        if self._is_verified():
+            built._remember()
         return built
 
     def with_training(self, **changes: Any) -> Plan:
@@ -200,9 +204,10 @@ class Plan:
         Whoever runs a plan or pays for one calls this before the first record is read. A plan that
         `sordino.plan` made, or that was verified before, costs microseconds.
         """
-        decisive, known = self._decisive(), self.__dict__.get("_verified", ())
-        if len(known) == len(decisive) and all(map(operator.is_, known, decisive)):
+        if self._is_verified():
             return
+        if not any(query is self.training for query in self.queries):
+            raise SordinoError("this plan is damaged: its training run is none of its queries")
         self.training.check_parts()
         digest = self._decisive_digest()
         if digest not in _VERIFIED:
@@ -210,10 +215,15 @@ class Plan:
             _VERIFIED.add(digest)
         self._remember()
 
+    def _is_verified(self) -> bool:
+        """Whether its fields are the very objects that were found to give what it states."""
+        decisive, known = self._decisive(), self.__dict__.get("_verified", ())
+        return len(known) == len(decisive) and all(map(operator.is_, known, decisive))
+
     def _decisive(self) -> tuple[object, ...]:
         """The objects that decide whether the plan gives what it states."""
         parts = (part for query in self.queries for part in query.decisive())
-        return (self.recipe, self.guarantee, self.epsilon, self.delta, *parts)
+        return (self.recipe, self.guarantee, self.epsilon, self.delta, self.training, *parts)
 
     def _decisive_digest(self) -> str:
         """Of what is written about them."""
@@ -233,15 +243,15 @@ class Plan:
         for part in (self.mechanism, self.schedule, self.contribution):
             _make_read_only(part)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # What was verified here is verified again elsewhere: a copy may be edited on the way.
         return {name: value for name, value in self.__dict__.items() if name != "_verified"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._make_read_only()  # copies of arrays can be written to
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain, versioned data; floats and arrays read back bit for bit."""
         stated = {
             "guarantee": self.guarantee.to_json(),
@@ -265,7 +275,7 @@ class Plan:
         }
 
     @classmethod
-    def from_json(cls, data: Any) -> Plan:
+    def from_json(cls, data: object) -> Plan:
         """The plan that `to_json` described, its guarantee computed anew and compared."""
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise SordinoError(f"this is not a plan: the field 'format' must be {FORMAT!r}")
@@ -413,7 +423,7 @@ class Plan:
     def __repr__(self) -> str:
         return f"<Plan {self.recipe} {self.hash[:12]}: {self.guarantee.sentence()}>"
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Noise per step and predicted error as a matplotlib figure (saved to `path` if given)."""
         from sordino.report import plan_figure
 
@@ -423,7 +433,7 @@ class Plan:
         return figure
 
 
-def _make_read_only(part: Any) -> None:
+def _make_read_only(part: object) -> None:
     """No array inside a part of a plan can be edited in place."""
     if isinstance(part, np.ndarray):
         part.flags.writeable = False
@@ -437,11 +447,11 @@ def _make_read_only(part: Any) -> None:
             _make_read_only(value)
 
 
-def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _optional(read: Callable[[float], float]) -> Callable[[float | None], float | None]:
     return lambda value: None if value is None else read(value)
 
 
-def _queries_from_json(found: Any) -> tuple[Query, ...]:
+def _queries_from_json(found: object) -> tuple[Query, ...]:
     if not isinstance(found, list) or len(found) < 2:
         raise SordinoError("a composed plan has a list of two queries or more")
     return tuple(query_from_json(one) for one in found)

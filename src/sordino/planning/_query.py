@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from sordino._base.errors import SordinoError, shown
 from sordino._base.registry import Registry
+from sordino._base.types import Json
 from sordino.privacy import Guarantee, compose
 
 
@@ -38,16 +39,16 @@ class Query(Protocol):
         """A short phrase for the plan's page."""
         ...
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain data with its `kind` and `name`, that its reader in `QUERIES` takes back bit for bit."""
         ...
 
 
 # How each kind is read from a plan's file.
-QUERIES: Registry[Callable[[dict[str, Any]], Query]] = Registry("query", group="sordino.queries")
+QUERIES: Registry[Callable[[Json], Query]] = Registry("query", group="sordino.queries")
 
 
-def query_from_json(data: Any) -> Query:
+def query_from_json(data: object) -> Query:
     """The query that `to_json` described."""
     if not isinstance(data, dict):
         raise SordinoError(f"a query must be a table of fields, got {shown(data)}")

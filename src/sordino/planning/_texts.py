@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Union, get_args, get_origin
 
 from sordino._base.errors import SordinoError, shown
-from sordino.planning._options import OPTIONS, parse_as
+from sordino.planning._options import OPTIONS, OptionValue, parse_as
 from sordino.planning.recipes import COMMON_OPTIONS, is_field, recipe_named
 
 
 def read_settings(
     recipe: str | None,
-    given: Mapping[str, Any],
+    given: Mapping[str, object],
     texts: Sequence[str],
     also: Mapping[str, type] = MappingProxyType({}),
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """`given`, and each ``name=value`` of `texts` by its type: options for `sordino.plan`.
 
     Without a recipe they may be options of any, for `sordino.compare_recipes`. `also` are other
@@ -50,7 +50,7 @@ def read_settings(
     return result
 
 
-def _types(part: str, name: str) -> dict[str, Any]:
+def _types(part: str, name: str) -> dict[str, object]:
     """The fields of a part, and what their values are."""
     if part == "mechanism":
         from sordino.parts.mechanisms import mechanism_fields
@@ -61,7 +61,7 @@ def _types(part: str, name: str) -> dict[str, Any]:
     return {"file": str, **schedule_fields(name)}
 
 
-def _parsed(name: str, kind: Any, text: str) -> Any:
+def _parsed(name: str, kind: object, text: str) -> OptionValue:
     """A field's value; one that nobody knows stays for the part itself to refuse."""
     optional = get_origin(kind) in (Union, UnionType) and NoneType in get_args(kind)
     if optional:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,9 @@ from sordino._base.errors import (
     require_positive,
     shown,
 )
+from sordino._base.types import Json
 from sordino.parts import Population
-from sordino.parts.contributions import Contribution, contribution_from_json
+from sordino.parts.contributions import Contribution, Lagged, contribution_from_json
 from sordino.parts.mechanisms import (
     Channels,
     Lattice,
@@ -36,10 +37,23 @@ from sordino.parts.mechanisms import (
 from sordino.parts.schedules import AdaptiveBudget, NoiseSchedule, schedule_from_json
 from sordino.parts.updates import UpdateSettings
 from sordino.planning._accounting import float32_up, guarantee_of
-from sordino.planning._kinds import DISCRETE, GAUSSIAN, NOISE_KINDS, without_lattice
+from sordino.planning._options import DISCRETE, GAUSSIAN, NOISE_KINDS
 from sordino.planning._query import QUERIES
 from sordino.planning.recipes import Recipe
 from sordino.privacy import Guarantee
+
+T = TypeVar("T")
+
+
+def without_lattice(spec: Recipe, contribution: Contribution) -> str:
+    """Why a recipe's noise cannot be on a lattice; nothing if it can."""
+    if not spec.private:
+        return "adds no noise"
+    if isinstance(contribution, Lagged):
+        return "splits its noise between streams by real factors"
+    if spec.adaptive:
+        return "decides during the run how much noise a query gets"
+    return ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +244,7 @@ class Training:
             )
             raise SordinoError(f"this plan is damaged: {recipe.name} is {kind}")
 
-    def fields_json(self) -> dict[str, Any]:
+    def fields_json(self) -> Json:
         """The fields as plain data; floats and arrays read back bit for bit."""
         data = {
             "population": self.population.to_json(),
@@ -246,11 +260,11 @@ class Training:
             return data
         return {**data, "noise_kind": DISCRETE, "lattice": self.lattice.exponent}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {"kind": self.kind, "name": self.name, **self.fields_json()}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Training:
+    def from_json(cls, data: Json) -> Training:
         """The run whose fields `fields_json` described; noise of 0 is for `check` to judge."""
         return cls(
             population=plan_field(
@@ -275,14 +289,14 @@ class Training:
 QUERIES.add(Training.kind, Training.from_json)
 
 
-def _multiplier(found: Any) -> float:
+def _multiplier(found: float) -> float:
     """A noise multiplier: greater than 0, or exactly 0 for what is not private."""
     if found == 0 and not isinstance(found, bool):
         return 0.0
     return require_positive("noise", found)
 
 
-def plan_field(data: dict[str, Any], name: str, read: Callable[[Any], Any]) -> Any:
+def plan_field(data: Json, name: str, read: Callable[[Any], T]) -> T:
     """One field of a plan's JSON; whatever its reader trips over, the message names the field."""
     if name not in data:
         raise SordinoError(f"this plan is damaged: the field {name!r} is missing")
@@ -298,6 +312,6 @@ def plan_field(data: dict[str, Any], name: str, read: Callable[[Any], Any]) -> A
         ) from None
 
 
-def _lattice_from_json(data: dict[str, Any]) -> Lattice | None:
+def _lattice_from_json(data: Json) -> Lattice | None:
     kind = require_choice("noise_kind", data.get("noise_kind", GAUSSIAN), NOISE_KINDS)
     return None if kind == GAUSSIAN else plan_field(data, "lattice", Lattice)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import SequenceMatcher
 from types import MappingProxyType
-from typing import Any
 
 from sordino._base.errors import SordinoError, nearest, require_choice, shown
 from sordino._base.registry import Registry
@@ -30,11 +29,11 @@ from sordino.parts.contributions import (
 )
 from sordino.parts.sampling import FIXED, RESHUFFLED
 from sordino.planning._options import OPTIONS as OPTIONS
-from sordino.planning._options import Option
+from sordino.planning._options import Option, Options
 from sordino.privacy import POISSON, WITHOUT_REPLACEMENT
 
 # Options that every recipe has, with the default they have unless the recipe says otherwise.
-COMMON_OPTIONS: Mapping[str, Any] = MappingProxyType(
+COMMON_OPTIONS: Mapping[str, object] = MappingProxyType(
     {
         "clip": 1.0,
         "sampling": FIXED,
@@ -93,7 +92,7 @@ class Recipe:
     samplings: tuple[str, ...] = (FIXED,)
     schedules: tuple[str, ...] = ()
     optimizers: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
     adaptive: bool = False
     full_batch: bool = False
     private: bool = True
@@ -104,7 +103,7 @@ class Recipe:
 
     def allowed(self) -> dict[str, tuple[str, ...]]:
         """Names of parts that it may be made of, by option; none where any will do."""
-        own = self.options.get("optimizer", COMMON_OPTIONS["optimizer"])
+        own = str(self.options.get("optimizer", COMMON_OPTIONS["optimizer"]))
         return {
             "mechanism": self.mechanisms,
             "sampling": self.samplings,
@@ -112,7 +111,7 @@ class Recipe:
             "optimizer": self.optimizers or tuple(dict.fromkeys((own, *ANY_OPTIMIZER))),
         }
 
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> Options:
         """All options with their defaults: the recipe's, else those of its parts, else the common ones."""
         first = {
             "mechanism": self.mechanisms,
@@ -123,13 +122,13 @@ class Recipe:
         chosen = {name: names[0] for name, names in first.items() if names}
         return {**COMMON_OPTIONS, **chosen, **self.options}
 
-    def resolve(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def resolve(self, given: Mapping[str, object]) -> Options:
         """All options: what was given, else the default; refuses what the chosen parts do not use.
 
         A name such as "schedule.ratio" is a field of the chosen schedule or mechanism, and stays so.
         """
         offered = self.option_names()
-        resolved: dict[str, Any] = {}
+        resolved: dict[str, object] = {}
         for name, value in given.items():
             part, _, field_name = name.partition(".")
             option = OPTIONS.get(field_name) if is_field(name) else None
@@ -147,7 +146,7 @@ class Recipe:
                 self.option(name).check_used(chosen)
         return chosen
 
-    def useful(self, wanted: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    def useful(self, wanted: Mapping[str, object], given: Mapping[str, object]) -> Options:
         """Those of `wanted` that the recipe has, that `given` does not set, and that have an effect."""
         offered = self.option_names()
         chosen = {**self.defaults(), **wanted, **given}
@@ -194,11 +193,12 @@ class Recipe:
         if name in OPTIONS:
             return OPTIONS[name]
         default = self.defaults()[name]
-        about = {f.name: f.metadata.get("help", "") for f in _fields(self.contribution)}
+        parts = fields(self.contribution) if is_dataclass(self.contribution) else ()
+        about = {f.name: f.metadata.get("help", "") for f in parts}
         kind = type(default) if isinstance(default, bool | int | float | str) else float
         return Option(name, kind, about.get(name) or f"of {self.name}")
 
-    def contribution_for(self, options: Mapping[str, Any], steps_per_epoch: int) -> Contribution:
+    def contribution_for(self, options: Mapping[str, object], steps_per_epoch: int) -> Contribution:
         """What one example adds in each step, for these options."""
         known = {**options, _FROM_POPULATION: steps_per_epoch}
         return self.contribution(**{name: known[name] for name in self._arguments()})
@@ -220,11 +220,7 @@ def is_field(name: str) -> bool:
     return bool(dot) and part in PARTS
 
 
-def _fields(contribution: Any) -> tuple[Any, ...]:
-    return fields(contribution) if is_dataclass(contribution) else ()
-
-
-def _admit(name: str, recipe: Any) -> Recipe:
+def _admit(name: str, recipe: object) -> Recipe:
     """`recipe`, if it can be planned; a new class of contributions is then known, too."""
     if not isinstance(recipe, Recipe):
         raise SordinoError(f"a recipe is a sordino.Recipe, got {shown(recipe)}")
@@ -244,7 +240,7 @@ def _admit(name: str, recipe: Any) -> Recipe:
         require_choice(f"sampling of {name}", sampling, (*SECRET, *PUBLIC))
     if recipe not in OURS:
         _check_names(recipe)
-    part: Any = recipe.contribution
+    part = recipe.contribution
     if (
         isinstance(part, type)
         and issubclass(part, Contribution)
@@ -267,7 +263,7 @@ def _check_names(recipe: Recipe) -> None:
         SCHEDULES[schedule]
 
 
-def same_part(one: Any, other: Any) -> bool:
+def same_part(one: Callable[..., object] | None, other: Callable[..., object]) -> bool:
     """Whether two classes or functions are one: a module that is run twice defines its own twice."""
     return one is not None and (one.__module__, one.__qualname__) == (
         other.__module__,
@@ -574,3 +570,22 @@ for _recipe in OURS:
 def recipe_named(name: str) -> Recipe:
     """The recipe called `name`, or an error with the nearest name."""
     return RECIPES[name]
+
+
+def register(recipe: Recipe) -> None:
+    """Enter a recipe into the table; the same one again changes nothing.
+
+    Args:
+      recipe: its name must be free. A new class of contributions among its parts becomes known as
+        well, for plans that are read from files.
+    """
+    if not isinstance(recipe, Recipe):
+        raise SordinoError(f"register takes a sordino.Recipe, got a {type(recipe).__name__}")
+    known = RECIPES.get(recipe.name)
+    if (
+        known is not None
+        and same_part(known.contribution, recipe.contribution)
+        and replace(known, contribution=recipe.contribution) == recipe
+    ):
+        return
+    RECIPES.add(recipe.name, recipe)

@@ -102,20 +102,20 @@ if TYPE_CHECKING:
     from sordino.privacy._strategy import Strategy as Strategy
     from sordino.privacy._strategy import ToeplitzStrategy as ToeplitzStrategy
     from sordino.privacy._strategy import TreeStrategy as TreeStrategy
+    from sordino.privacy._terms import ADJACENCIES as ADJACENCIES
+    from sordino.privacy._terms import INSECURE as INSECURE
     from sordino.privacy._terms import ROW as ROW
     from sordino.privacy._terms import UNITS as UNITS
     from sordino.privacy._terms import Adjacency as Adjacency
     from sordino.privacy._terms import NoiseKind as NoiseKind
     from sordino.privacy._terms import Unit as Unit
+    from sordino.privacy._terms import change as change
+    from sordino.privacy._terms import plural as plural
     from sordino.privacy._terms import require_one_row as require_one_row
+    from sordino.privacy._terms import rounded_up as rounded_up
+    from sordino.privacy._terms import secret as secret
     from sordino.privacy._values import ClippedSum as ClippedSum
     from sordino.privacy._values import NoisedSum as NoisedSum
     from sordino.privacy._values import PrivateEstimate as PrivateEstimate
-    from sordino.privacy._words import ADJACENCIES as ADJACENCIES
-    from sordino.privacy._words import INSECURE as INSECURE
-    from sordino.privacy._words import change as change
-    from sordino.privacy._words import plural as plural
-    from sordino.privacy._words import rounded_up as rounded_up
-    from sordino.privacy._words import secret as secret
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

@@ -34,7 +34,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,8 +47,12 @@ from sordino._base.errors import (
     require_positive,
     shown,
 )
+from sordino._base.types import Json
 from sordino.privacy._gdp import SLACK, epsilon_from_mu, log_deltas, mu_from_epsilon_delta
 from sordino.privacy._terms import Adjacency
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 POISSON = "poisson"
 WITHOUT_REPLACEMENT = "without-replacement"
@@ -102,7 +106,7 @@ class SampledRelease:
         inverse_s2 = min((kappa * self.contribution / self.noise_std) ** 2, 40.0)
         return self.rate * math.sqrt(math.expm1(inverse_s2))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return asdict(self)
 
 
@@ -121,7 +125,7 @@ def grid_step(parts: tuple[SampledRelease, ...]) -> float:
 
 
 @lru_cache(maxsize=64)
-def compose_pld(gaussian_mu: float, parts: tuple[SampledRelease, ...]) -> Any:
+def compose_pld(gaussian_mu: float, parts: tuple[SampledRelease, ...]) -> PrivacyLossDistribution:
     """PLD of a mu-GDP Gaussian release composed with every sampled part (a `dp_accounting` PLD)."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -132,7 +136,7 @@ def compose_pld(gaussian_mu: float, parts: tuple[SampledRelease, ...]) -> Any:
         )
         # The sampled parts are the long work, and are known when only mu changes.
         return compose_pld(0.0, parts).compose(release)
-    total: Any = None
+    total: PrivacyLossDistribution | None = None
     for part in parts:
         composed = _composed(part, step)
         total = composed if total is None else total.compose(composed)
@@ -140,12 +144,12 @@ def compose_pld(gaussian_mu: float, parts: tuple[SampledRelease, ...]) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _composed(part: SampledRelease, step: float) -> Any:
+def _composed(part: SampledRelease, step: float) -> PrivacyLossDistribution:
     one = _poisson(part, step) if part.sampling == POISSON else _without_replacement(part, step)
     return one.self_compose(part.steps)
 
 
-def _poisson(part: SampledRelease, step: float) -> Any:
+def _poisson(part: SampledRelease, step: float) -> PrivacyLossDistribution:
     import dp_accounting
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -168,7 +172,7 @@ def without_replacement_delta(epsilon: ArrayLike, s: float, rate: float) -> NDAr
     return np.where(e >= 0, right, -np.expm1(-size) + np.exp(-size) * right)
 
 
-def _without_replacement(part: SampledRelease, step: float) -> Any:
+def _without_replacement(part: SampledRelease, step: float) -> PrivacyLossDistribution:
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -184,7 +188,7 @@ def _without_replacement(part: SampledRelease, step: float) -> Any:
     return pld.PrivacyLossDistribution(pmf)
 
 
-def epsilon_of_pld(pld: Any, delta: float) -> float:
+def epsilon_of_pld(pld: PrivacyLossDistribution, delta: float) -> float:
     """Smallest epsilon >= 0 with delta(epsilon) <= `delta`, rounded up."""
     require_fraction("delta", delta)
     if delta < SMALLEST_DELTA:
@@ -194,7 +198,7 @@ def epsilon_of_pld(pld: Any, delta: float) -> float:
     return max(0.0, float(pld.get_epsilon_for_delta(delta))) * (1 + SLACK)
 
 
-def delta_of_pld(pld: Any, epsilon: float) -> float:
+def delta_of_pld(pld: PrivacyLossDistribution, epsilon: float) -> float:
     """delta at `epsilon`, rounded up (at least the arithmetic's own error)."""
     return min(1.0, float(pld.get_delta_for_epsilon(epsilon)) * (1 + SLACK) + 1e-15)
 

@@ -14,14 +14,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sordino._base.errors import SordinoError, known_fields, require_choice, require_fraction, shown
+from sordino._base.types import Json
 from sordino.privacy import _amplification as amplification
 from sordino.privacy._amplification import SampledRelease
 from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu, epsilon_from_zcdp, zcdp_from_mu
-from sordino.privacy._terms import UNITS, Adjacency
-from sordino.privacy._words import ADJACENCIES, INSECURE, change, rounded_up
+from sordino.privacy._terms import ADJACENCIES, INSECURE, UNITS, Adjacency, change, rounded_up
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 ANALYSES = ("exact", "upper bound", "amplified", "none")
 # Whose releases a guarantee is about, as its sentence says it.
@@ -46,7 +49,7 @@ class Guarantee:
       delta_hint: the delta at which the guarantee is printed.
       distance: total variation between what is released and something that is mu-GDP (or has the
         sampled parts' privacy-loss distribution): delta is that much, times 1 + e^epsilon, larger.
-        Not 0 for discrete noise; see `discrete.py`.
+        Not 0 for discrete noise; see `rounding_distance`.
       is_zcdp: whether the release itself is ``mu^2 / 2``-zCDP, as discrete Gaussian noise is (Canonne,
         Kamath & Steinke 2020, theorem 14). For large epsilon, where a distance costs ``e^epsilon``
         times itself, that says more.
@@ -167,7 +170,7 @@ class Guarantee:
             return min(near, math.exp(-((epsilon - rho) ** 2) / (4 * rho)) * (1 + 1e-12))
         return near
 
-    def _pld(self) -> Any:
+    def _pld(self) -> PrivacyLossDistribution:
         return amplification.compose_pld(self.gaussian_mu, self.sampled)
 
     def under_replace_one(self) -> Guarantee:
@@ -216,7 +219,7 @@ class Guarantee:
     def __str__(self) -> str:
         return self.sentence()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain data, with floats that read back bit for bit."""
         data = {"version": _VERSION, **asdict(self)}
         if not self.is_private:
@@ -229,7 +232,7 @@ class Guarantee:
         return data
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Guarantee:
+    def from_json(cls, data: Json) -> Guarantee:
         if not isinstance(data, dict):
             raise SordinoError(f"this is not a guarantee: {shown(data)}")
         fields = dict(data)

@@ -18,12 +18,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise, product
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_choice, require_count, shown
+from sordino._base.types import Json
 
 Pattern = tuple[int, ...]
 
@@ -59,11 +60,11 @@ class Participation(ABC):
     def describe(self) -> str:
         """A phrase for a sentence: "each example is used ..."."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {"kind": self.kind, **asdict(self)}
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> Participation:
+    def from_json(data: Json) -> Participation:
         fields = dict(data)
         kind = require_choice("participation", fields.pop("kind", None), _KINDS)
         try:
@@ -274,7 +275,7 @@ class PatternList(Participation):
         return f"at most {_times(self.max_participations)}, as one of {len(self.rows):,} listed patterns"
 
 
-_KINDS: dict[str, type[Any]] = {
+_KINDS: dict[str, type[Participation]] = {
     rule.kind: rule
     for rule in (SinglePass, FixedBatches, FreshPermutations, MinSeparation, PatternList)
 }

@@ -25,15 +25,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_choice, require_fraction, require_positive
+from sordino._base.types import Json
 from sordino.privacy._gdp import MIN_MU, SLACK, mu_from_epsilon_delta
-from sordino.privacy._terms import UNITS, Adjacency
-from sordino.privacy._words import ADJACENCIES, INSECURE, change, rounded_up
+from sordino.privacy._terms import ADJACENCIES, INSECURE, UNITS, Adjacency, change, rounded_up
 
 KIND = "selection"
 LOGARITHMIC, GEOMETRIC = 0.0, 1.0
@@ -208,7 +207,7 @@ class SelectionGuarantee:
     def __str__(self) -> str:
         return self.sentence()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain data, with floats that read back bit for bit."""
         data = {"kind": KIND, "version": _VERSION, **asdict(self)}
         if not self.insecure:
@@ -216,7 +215,7 @@ class SelectionGuarantee:
         return data
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> SelectionGuarantee:
+    def from_json(cls, data: Json) -> SelectionGuarantee:
         fields = dict(data)
         kind, version = fields.pop("kind", None), fields.pop("version", None)
         if (kind, version) != (KIND, _VERSION):

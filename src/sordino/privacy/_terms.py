@@ -11,10 +11,14 @@ says so; where there are ids, it is checked::
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sized
+from decimal import ROUND_CEILING, Decimal
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sordino._base.errors import SordinoError, nearest, require_choice, shown
 
@@ -73,7 +77,7 @@ ROW = Unit.EXAMPLE.value
 
 
 def require_one_row(
-    unit: str, *, stated: bool, person_ids: Any | None = None, rows: int | None = None
+    unit: str, *, stated: bool, person_ids: ArrayLike | None = None, rows: int | None = None
 ) -> None:
     """Raise unless a row of the data is one `unit`.
 
@@ -120,10 +124,56 @@ def require_one_row(
         )
 
 
-def _ids(person_ids: Any) -> Any:
-    ids = (
+def _ids(person_ids: ArrayLike) -> Sized:
+    ids: Any = (
         np.asarray(person_ids, dtype=object) if isinstance(person_ids, list | tuple) else person_ids
     )
     if np.ndim(ids) != 1:
         raise SordinoError("ids of people must be a list or one column, with one id for each row")
     return ids
+
+
+# ---- the same in sentences: of plans, guarantees, ledgers, reports ----------------------------------
+
+ADJACENCIES = {
+    Adjacency.ZERO_OUT.value: "replacing one {unit}'s contributions by zero",
+    # What it adds to the sums: the number of units is public, and a plan runs on that number only.
+    Adjacency.ADD_REMOVE.value: "adding or removing one {unit}'s contributions",
+    Adjacency.REPLACE_ONE.value: "replacing one {unit} by any other",
+}
+# What stays hidden, by adjacency.
+_SECRETS = {
+    Adjacency.ZERO_OUT.value: "whether one given {unit}'s contributions were used",
+    Adjacency.ADD_REMOVE.value: "whether one given {unit} was in the data",
+    Adjacency.REPLACE_ONE.value: "which of two possible contents one given {unit} had",
+}
+INSECURE = "It does NOT hold against anyone who knows or guesses the seed of the noise."
+
+
+def change(adjacency: str, unit: str) -> str:
+    """The change that must not show: "replacing one example by any other"."""
+    return ADJACENCIES[adjacency].format(unit=unit)
+
+
+def secret(adjacency: str, unit: str) -> str:
+    """What nobody can tell, as the end of "must guess ..."."""
+    return _SECRETS[adjacency].format(unit=unit)
+
+
+def plural(count: int, noun: str) -> str:
+    """ "1 epoch", "2,000 epochs"."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """`value` to `digits` significant digits, rounded up: what is printed is never too small.
+
+    Up from the shortest decimal that reads back as `value`, so that 0.001 prints as 0.001.
+    """
+    if value == 0:
+        return "0"
+    if math.isinf(value):
+        return "inf"
+    exact = Decimal(repr(float(value)))
+    unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
+    return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.{digits + 1}g}"

@@ -8,7 +8,9 @@ pytrees (named tuples), shaped like the parameters; with several channels, a tup
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from sordino._base.types import PyTree
 
 
 class ClippedSum(NamedTuple):
@@ -19,8 +21,8 @@ class ClippedSum(NamedTuple):
       rest: shaped like `clipped`: what rounding it to float32 left out; None where nothing was.
     """
 
-    clipped: Any
-    rest: Any = None
+    clipped: PyTree
+    rest: PyTree = None
 
     def __repr__(self) -> str:
         return "ClippedSum(<not private: hidden>)"
@@ -29,10 +31,10 @@ class ClippedSum(NamedTuple):
 class NoisedSum(NamedTuple):
     """A sum with its noise: it may be seen. Float32, or whole lattice steps."""
 
-    noised: Any
+    noised: PyTree
 
 
 class PrivateEstimate(NamedTuple):
     """A noisy gradient estimate: a noised sum divided by the planned batch size."""
 
-    value: Any
+    value: PyTree

@@ -9,10 +9,6 @@ from sordino._base.lazy import lazy_names
 __all__ = ["plan_figure", "write_report"]
 
 if TYPE_CHECKING:
-    from sordino.report._facts import curve_facts as curve_facts
-    from sordino.report._facts import guarantee_numbers as guarantee_numbers
-    from sordino.report._facts import plan_facts as plan_facts
-    from sordino.report._facts import tradeoff_facts as tradeoff_facts
     from sordino.report._measure import COVERED as COVERED
     from sordino.report._measure import NO_PRIVATE_DATA as NO_PRIVATE_DATA
     from sordino.report._measure import NOT_COVERED as NOT_COVERED
@@ -31,6 +27,10 @@ if TYPE_CHECKING:
     from sordino.report._plots import step_ticks as step_ticks
     from sordino.report._plots import to_svg as to_svg
     from sordino.report._render import render as render
+    from sordino.report._run import curve_facts as curve_facts
+    from sordino.report._run import guarantee_numbers as guarantee_numbers
+    from sordino.report._run import plan_facts as plan_facts
+    from sordino.report._run import tradeoff_facts as tradeoff_facts
     from sordino.report._run import write_report as write_report
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

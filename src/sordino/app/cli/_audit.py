@@ -162,7 +162,7 @@ def one_run(
 
     audit.auditing()  # before anything is read
     charged = asked.check(file)
-    from sordino.app.cli._audited_tables import KINDS, prepared
+    from sordino.app.cli._fitting import KINDS, prepared
 
     require_choice("kind", kind, KINDS)
     settings = asked.settings(options)
@@ -207,7 +207,7 @@ def membership(
     check_outputs(json_file, plot=plot_file)
     require_count("shadows", shadows, minimum=2)
     require_fraction("confidence", confidence)
-    from sordino.app.cli._audited_tables import LoadedModel
+    from sordino.app.cli._fitting import LoadedModel
 
     released = LoadedModel(*models.load_model(model / MODEL))
     built = planning.Plan.load(model / PLAN)

@@ -1,19 +1,24 @@
-"""Fitting and scoring for the commands: the estimators, with the plan shown before it runs."""
+"""Tables as the estimators see them: fitted and scored with the plan shown before it runs, and audited."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
 from sordino.app.cli._console import show_plan
 from sordino.engine import Source
-from sordino.models import PrivateClassifier, PrivateRegressor, Schema
+from sordino.models import PrivateClassifier, PrivateRegressor, Schema, checked_classes
+from sordino.parts import LeastSquares, LinearLoss, Logistic, Softmax
 from sordino.planning import Plan
 from sordino.report import COVERED, NO_PRIVATE_DATA, Measured, ScoreTable
 
 CLASSIFICATION = "classification"
+MISLABELLED, RANDOM, GRADIENT = "mislabelled", "random", "gradient"
+KINDS = (GRADIENT, MISLABELLED, RANDOM)
 ACCURACY, ERROR = "accuracy", "root mean squared error"
 
 
@@ -115,3 +120,123 @@ def score(model: Any, test: Any, schema: Schema) -> ScoreTable:
 
 def _epsilon(model: Any) -> float:
     return float(model.guarantee_.epsilon(model.guarantee_.delta_hint))
+
+
+@dataclass(frozen=True, eq=False)
+class AuditTable:
+    """A table as a linear model sees it: rows of norm at most 1 and their labels.
+
+    Labels are 0 .. classes-1, or numbers in [-1, 1] where there are no classes.
+    """
+
+    rows: NDArray[np.float32]
+    labels: NDArray[Any]
+    loss: LinearLoss
+    estimator: Any
+
+    def plan(self, canaries: int) -> Plan:
+        """The estimator's plan for these rows and some canaries."""
+        built: Plan = self.estimator._plan(len(self.rows) + canaries, self.loss)
+        return built
+
+    def start(self) -> NDArray[np.float32]:
+        """Weights before training."""
+        return np.zeros(self.loss.parameter_shape(self.rows.shape[1]), np.float32)
+
+    def canaries(self, kind: str, count: int) -> tuple[Any, ...] | int:
+        """Canaries of a kind, from the operating system's entropy; see `sordino.audit.one_run`."""
+        if kind == GRADIENT:
+            return count
+        rng = np.random.default_rng()
+        if kind == RANDOM:
+            rows = rng.normal(size=(count, self.rows.shape[1]))
+            rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+            return rows.astype(np.float32), self._other_labels(rng, rng.choice(self.labels, count))
+        chosen = rng.integers(len(self.rows), size=count)
+        return self.rows[chosen], self._other_labels(rng, self.labels[chosen])
+
+    def _other_labels(self, rng: np.random.Generator, labels: NDArray[Any]) -> NDArray[Any]:
+        """A wrong class each, or the far end of the range."""
+        if isinstance(self.loss, LeastSquares):
+            return np.where(labels > 0, -1.0, 1.0).astype(np.float32)
+        classes = self.loss.classes if isinstance(self.loss, Softmax) else 2
+        other = (labels + rng.integers(1, classes, size=len(labels))) % classes
+        return np.asarray(other.astype(labels.dtype))
+
+
+def prepared(task: str, frame: Any, schema: Schema, settings: dict[str, Any]) -> AuditTable:
+    """The rows of a table, prepared as `sordino train` does."""
+    features, target = schema.split(frame)
+    if target.isna().any():
+        raise SordinoError(f"the target {schema.target!r} has missing values; remove those rows")
+    public: dict[str, Any] = {
+        "feature_bounds": schema.bounds,
+        "categories": schema.categories,
+    }
+    estimator: Any
+    loss: LinearLoss
+    if task == CLASSIFICATION:
+        estimator = PrivateClassifier(**public, **settings)
+        labels = target.to_numpy()
+        classes = checked_classes(schema.classes, labels)
+        loss = Logistic() if len(classes) == 2 else Softmax(len(classes))
+        numbers = np.searchsorted(classes, labels).astype(np.int32)
+    else:
+        estimator, loss = PrivateRegressor(**public, **settings), LeastSquares()
+        numbers = _scaled(target, schema.target_bounds)
+    X, prepare, _ = estimator._describe(features, target.to_numpy())
+    return AuditTable(prepare(X), numbers, loss, estimator)
+
+
+def _scaled(target: Any, bounds: Any) -> NDArray[np.float32]:
+    try:
+        values = np.asarray(target.to_numpy(), np.float64)
+    except (TypeError, ValueError, OverflowError):
+        values = None
+    if values is None:  # raised here, so that what numpy said of a value is no part of it
+        raise SordinoError("the target of a regression must be a column of numbers")
+    low, high = (values.min(), values.max()) if bounds is None else bounds
+    middle, half = low / 2 + high / 2, high / 2 - low / 2 or 1.0
+    with np.errstate(all="ignore"):
+        return ((np.clip(values, low, high) - middle) / half).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A saved model as weights and a loss, and its rows of any table."""
+
+    model: Any
+    target: str
+
+    @property
+    def loss(self) -> LinearLoss:
+        if not hasattr(self.model, "classes_"):
+            return LeastSquares()
+        count = len(self.model.classes_)
+        return Logistic() if count == 2 else Softmax(count)
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """The trained weights, in the shape that the loss takes."""
+        model = self.model
+        stacked = model._preparation.to_rows(model.coef_, model.intercept_, model.n_features_in_)
+        return stacked.reshape(self.loss.parameter_shape(stacked.shape[1]))
+
+    def rows(self, frame: Any, name: str) -> tuple[NDArray[np.float32], NDArray[Any]]:
+        """Prepared rows and labels of a table."""
+        model = self.model
+        model.schema_.check_columns(frame)
+        if self.target not in frame.columns:
+            raise SordinoError(f"the table of {name} has no column {self.target!r}")
+        truth = frame[self.target]
+        if truth.isna().any():
+            raise SordinoError(f"the table of {name} has rows without a {self.target!r}")
+        rows = model._preparation(frame[list(model.schema_.names)])
+        if not hasattr(model, "classes_"):
+            return rows, _scaled(truth, model.target_bounds_)
+        labels, classes = truth.to_numpy(), np.asarray(model.classes_)
+        if classes.dtype.kind == "U":
+            labels = labels.astype(str)
+        if not np.isin(labels, classes).all():
+            raise SordinoError(f"the table of {name} has labels that are not among the classes")
+        return rows, np.searchsorted(classes, labels).astype(np.int32)

@@ -47,7 +47,7 @@ def influence(
     require_choice("task", task, TASKS)
     require_count("runs", runs, minimum=2)
     check_outputs(out_file)
-    from sordino.app.cli._audited_tables import prepared
+    from sordino.app.cli._fitting import prepared
 
     built = planning.Plan.load(plan_file)
     frame = models.read_table(file)

@@ -26,13 +26,10 @@ from sordino.app.cli._demo import demo
 from sordino.app.cli._federated import app as federated
 from sordino.app.cli._influence import influence
 from sordino.app.cli._ledger import app as ledger
-from sordino.app.cli._moved import bench, calibration
 from sordino.app.cli._party import app as party
-from sordino.app.cli._plan import plan
-from sordino.app.cli._predict import predict
-from sordino.app.cli._recipes import recipes
+from sordino.app.cli._plan import plan, recipes
+from sordino.app.cli._released import predict, verify
 from sordino.app.cli._train import train
-from sordino.app.cli._verify import verify
 
 BAD_INPUT = 2
 
@@ -56,6 +53,26 @@ class CommandGroup(TyperGroup):
             err().print("stopped; nothing was written", soft_wrap=True)
             raise typer.Exit(INTERRUPTED) from None
         raise typer.Exit(BAD_INPUT)
+
+
+# Commands of 0.5 that are elsewhere now: each says where, for one release.
+_Rest = Annotated[list[str] | None, typer.Argument(hidden=True)]
+
+
+def bench(rest: _Rest = None) -> None:
+    """Moved to the repository: python -m benchmarks run."""
+    raise SordinoError(
+        "the experiments are part of the repository, not of the package; in a checkout of it, run "
+        "`python -m benchmarks run`"
+    )
+
+
+def calibration(rest: _Rest = None) -> None:
+    """Moved to the repository: python -m benchmarks calibration."""
+    raise SordinoError(
+        "the papers' printed calibrations are part of the repository, not of the package; in a checkout "
+        "of it, run `python -m benchmarks calibration`"
+    )
 
 
 app = typer.Typer(

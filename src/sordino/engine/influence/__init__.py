@@ -30,12 +30,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from sordino.engine.influence._curvature import influence_by_hessian as influence_by_hessian
-    from sordino.engine.influence._curvature import public_eigenvalues as public_eigenvalues
     from sordino.engine.influence._estimate import EstimatedInfluence as EstimatedInfluence
     from sordino.engine.influence._estimate import influence_by_gradient as influence_by_gradient
+    from sordino.engine.influence._estimate import influence_by_hessian as influence_by_hessian
     from sordino.engine.influence._estimate import (
         influence_by_retraining as influence_by_retraining,
     )
+    from sordino.engine.influence._estimate import public_eigenvalues as public_eigenvalues
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
 from sordino._base.keys import RunKey
-from sordino.engine._drivers import scan_steps
-from sordino.engine._entry import as_records
+from sordino._base.types import PyTree
 from sordino.engine._noise import GaussianNoise, Layout, parameter_count
-from sordino.engine._records import Records, Slices
-from sordino.engine._run import TrainingRun, chosen_step
-from sordino.engine._stepper import State, StepNow, Stepper, StepTable
+from sordino.engine._records import BatchRows, Picked, Records, Slices, as_records
+from sordino.engine._run import TrainingRun, chosen_step, scan_steps
+from sordino.engine._stepper import Loss, Optimizer, State, StepNow, Stepper, StepTable
 from sordino.parts import LinearLoss, Population
 from sordino.parts.contributions import Evaluator, LinearEvaluator, VmapEvaluator
 from sordino.parts.mechanisms import Independent, Mechanism, gaussian_key, threefry_keys
@@ -35,7 +34,8 @@ from sordino.parts.schedules import AdaptiveBudget, PublicData
 from sordino.planning import Plan
 
 Array = NDArray[np.float64]
-Objective = Callable[[Any], jax.Array]
+T = TypeVar("T", bound=np.generic)
+Objective = Callable[[PyTree], jax.Array]
 # Numbers that the simulated runs may hold at a time (256 MB).
 MEMORY = 1 << 26
 
@@ -74,14 +74,14 @@ class MeanLoss:
 
     loss: Callable[..., jax.Array] | LinearLoss
 
-    def __call__(self, params: Any, rows: tuple[Any, ...]) -> jax.Array:
+    def __call__(self, params: PyTree, rows: tuple[PyTree, ...]) -> jax.Array:
         if isinstance(self.loss, LinearLoss):
             X, y = rows
             return jnp.mean(self.loss.value(self.loss.logits(params, X), y))
         return jnp.mean(jax.vmap(self.loss, (None, *[0] * len(rows)))(params, *rows))
 
     @classmethod
-    def of(cls, loss: Any) -> MeanLoss:
+    def of(cls, loss: Loss) -> MeanLoss:
         """The mean of what the engine takes as a loss."""
         if isinstance(loss, VmapEvaluator | LinearEvaluator):
             return cls(loss.loss)
@@ -98,16 +98,16 @@ class _Given:
 
     objective: Objective
 
-    def __call__(self, params: Any, rows: tuple[Any, ...]) -> jax.Array:
+    def __call__(self, params: PyTree, rows: tuple[PyTree, ...]) -> jax.Array:
         return self.objective(params)
 
 
 class Draw(NamedTuple):
     """What differs between simulated runs (leading axis: runs)."""
 
-    key: Any
-    chosen: Any
-    picked: tuple[Any, Any] | None
+    key: jax.Array
+    chosen: jax.Array | NDArray[np.int32]
+    picked: Picked
 
 
 class _Shared(NamedTuple):
@@ -115,9 +115,9 @@ class _Shared(NamedTuple):
 
     state: State
     records: Records
-    rows: tuple[Any, ...]
+    rows: tuple[PyTree, ...]
     table: StepNow  # with the noise's standard deviation at sigma = 1
-    picked: tuple[Any, Any] | None  # public batches that are no slices
+    picked: Picked  # public batches that are no slices
     mechanism: Mechanism
 
 
@@ -151,12 +151,12 @@ class Proxy:
     def of(
         cls,
         plan: Plan,
-        loss: Any,
-        params: Any,
+        loss: Loss,
+        params: PyTree,
         public: PublicData,
         *,
         objective: Objective | None = None,
-        optimizer: Any | None = None,
+        optimizer: Optimizer | None = None,
         regularizer: Objective | None = None,
         microbatch_size: int | None = None,
     ) -> Proxy:
@@ -222,7 +222,7 @@ class Proxy:
         if self.population.is_secret:
             picked = _joined(np.stack, [_secret_batches(self.population, key) for key in keys])
         # Stacked on the host: a device stack of a thousand keys takes seconds to compile.
-        words: Any = np.stack([jax.random.key_data(gaussian_key(key, "gradient")) for key in keys])
+        words = np.stack([jax.random.key_data(gaussian_key(key, "gradient")) for key in keys])
         return Draw(
             key=threefry_keys(words),
             chosen=np.array([chosen_step(key, steps) for key in keys], np.int32),
@@ -258,12 +258,12 @@ def _final_value(static: _Static, shared: _Shared, sigma: jax.Array, draw: Draw)
     source = GaussianNoise(shared.mechanism, draw.key, static.layout)
 
     @jax.checkpoint
-    def step(state: State, now: Any) -> tuple[State, None]:
+    def step(state: State, now: tuple[PyTree, StepNow, Picked]) -> tuple[State, None]:
         row, alone, own = jax.tree.map(lambda leaf: leaf[None], now)
         args = (stepper, static.slices, state, shared.records, row, alone, own)
         return scan_steps(*args), None
 
-    def several(state: State, some: tuple[StepNow, Any]) -> tuple[State, None]:
+    def several(state: State, some: tuple[StepNow, Picked]) -> tuple[State, None]:
         table, picked = some
         rows, _ = source.rows((), table.t[0], table.t.shape[0])
         return jax.lax.scan(step, state, (rows, table, picked))
@@ -294,7 +294,7 @@ def _values_and_slopes(
     return jax.vmap(one, (None, 0))(sigma, draw)
 
 
-def _work(stepper: Stepper, rows: int, params: Any) -> int:
+def _work(stepper: Stepper, rows: int, params: PyTree) -> int:
     """About how many numbers one step holds for its batch of `rows`."""
     evaluator = stepper.evaluator
     if isinstance(evaluator, VmapEvaluator):
@@ -302,7 +302,7 @@ def _work(stepper: Stepper, rows: int, params: Any) -> int:
     return rows * (1 if np.ndim(params) < 2 else len(params))
 
 
-def _secret_batches(population: Population, key: RunKey) -> tuple[Any, Any]:
+def _secret_batches(population: Population, key: RunKey) -> BatchRows:
     """Indices and masks of all steps; a first batch of another size comes on its own."""
     if population.first_batch is None or population.steps == 1:
         return population.batches(key, 0, population.steps)
@@ -310,11 +310,11 @@ def _secret_batches(population: Population, key: RunKey) -> tuple[Any, Any]:
     return _joined(np.concatenate, [first, population.batches(key, 1, population.steps - 1)])
 
 
-def _joined(join: Callable[..., Any], parts: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+def _joined(join: Callable[..., PyTree], parts: list[BatchRows]) -> BatchRows:
     """Indices and masks, padded to one width and joined."""
     width = max(mask.shape[1] for _, mask in parts)
 
-    def wide(rows: NDArray[Any]) -> NDArray[Any]:
+    def wide(rows: NDArray[T]) -> NDArray[T]:
         return np.pad(rows, ((0, 0), (0, width - rows.shape[1])))
 
     return join([wide(indices) for indices, _ in parts]), join([wide(mask) for _, mask in parts])

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from sordino.engine.ledger._ledger import Ledger as Ledger
     from sordino.engine.ledger._ledger import Status as Status
     from sordino.engine.ledger._ledger import Verified as Verified
+    from sordino.engine.ledger._records import Chargeable as Chargeable
     from sordino.engine.ledger._records import Dataset as Dataset
     from sordino.engine.ledger._records import LedgerEntry as LedgerEntry
     from sordino.engine.ledger._records import Reservation as Reservation
-    from sordino.engine.ledger._requests import Chargeable as Chargeable
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

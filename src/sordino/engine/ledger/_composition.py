@@ -18,7 +18,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from decimal import ROUND_FLOOR, Decimal
 from functools import lru_cache
-from typing import Any
 
 from sordino._base.errors import SordinoError, require_fraction, require_positive
 from sordino.privacy import KIND as SELECTION
@@ -54,7 +53,7 @@ class BudgetExceeded(SordinoError):  # noqa: N818 (what happened, in the ledger'
         super().__init__(message)
         self.fits = fits
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[BudgetExceeded], tuple[str, Headroom]]:
         return type(self), (str(self), self.fits)  # workers pass it on whole
 
 
@@ -324,7 +323,7 @@ def restated(charge: Charge, adjacency: str, unit: str) -> Charge:
     )
 
 
-def charge_from_json(data: Any) -> Charge:
+def charge_from_json(data: object) -> Charge:
     """What `to_json` of either kind of guarantee described."""
     if not isinstance(data, dict):
         raise SordinoError("this is not a guarantee")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
+from sordino._base.types import PyTree
 
 _BLOCK = 1 << 22
 _SIZE = 16
 
 
-def data_fingerprint(data: Any, key: bytes) -> str:
+def data_fingerprint(data: PyTree, key: bytes) -> str:
     """Digest of types, shapes and values of arrays, tables, and tuples or dicts of them.
 
     Reads in blocks of 4 MB, so arrays on disk stay on disk. The same values in another order or of
@@ -29,7 +29,7 @@ def data_fingerprint(data: Any, key: bytes) -> str:
     return total.hexdigest()[: 2 * _SIZE]
 
 
-def _pieces(data: Any) -> Iterator[bytes | memoryview]:
+def _pieces(data: PyTree) -> Iterator[bytes | memoryview]:
     if isinstance(data, Mapping):
         yield b"map %d" % len(data)
         for name in data:
@@ -54,7 +54,7 @@ def _pieces(data: Any) -> Iterator[bytes | memoryview]:
         yield from _array(np.asarray(data))
 
 
-def _array(array: NDArray[Any]) -> Iterator[bytes | memoryview]:
+def _array(array: NDArray[np.generic]) -> Iterator[bytes | memoryview]:
     yield f"array {array.dtype.str} {array.shape}".encode()
     if array.dtype.kind in "OT":
         for value in array.ravel():
@@ -70,7 +70,7 @@ def _array(array: NDArray[Any]) -> Iterator[bytes | memoryview]:
         yield block.view(np.uint8).reshape(-1).data if block.nbytes else b""
 
 
-def _value(value: Any) -> bytes:
+def _value(value: object) -> bytes:
     if isinstance(value, (str, bytes, bool, int, float, type(None), np.generic)):
         return f"{type(value).__name__} {value!r}".encode("utf-8", "surrogatepass")
     if type(value).__module__.startswith("pandas"):  # NA, NaT and time stamps

@@ -25,22 +25,30 @@ import secrets
 import socket
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from sordino._base.clock import utc_now
-from sordino._base.codec import canonical
+from sordino._base.codec import canonical, utc_now
 from sordino._base.errors import SordinoError, one_line, require_choice, require_count
-from sordino._base.identity import Identity
+from sordino._base.keys import Identity
 from sordino._base.keystore import KeyStore
+from sordino._base.types import Json, PyTree
 from sordino.engine.ledger import _fingerprints as fingerprints
-from sordino.engine.ledger._chain import SEAL_BYTES, START, same, seal
+from sordino.engine.ledger._chain import (
+    KIND,
+    SEAL_BYTES,
+    START,
+    note_place,
+    refuse_where_one_is_missing,
+    same,
+    seal,
+    witness_of,
+)
 from sordino.engine.ledger._composition import Allowance, ComposedCost, Headroom, what_fits
 from sordino.engine.ledger._database import File, create_file
-from sordino.engine.ledger._places import KIND, note_place, refuse_where_one_is_missing, witness_of
 from sordino.engine.ledger._records import (
     CANCELLED,
     CREATED,
@@ -49,13 +57,14 @@ from sordino.engine.ledger._records import (
     RESERVED,
     RUNNING,
     SPENT,
+    Chargeable,
+    ChargeRequest,
     Dataset,
     LedgerEntry,
     LedgerState,
     Reservation,
     next_state,
 )
-from sordino.engine.ledger._requests import Chargeable, ChargeRequest
 from sordino.privacy import ADJACENCIES, UNITS
 
 _LONGEST_NAME = 200
@@ -78,7 +87,7 @@ class Status:
     fits: Headroom
     reservations: tuple[Reservation, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             **self.dataset.to_json(),
             "spent": {"epsilon": self.epsilon, "mu": None if math.isinf(self.mu) else self.mu},
@@ -167,7 +176,7 @@ class Ledger:
         """Let go of the file, so that all of it lies in one piece; any method opens it again."""
         self._file.close()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[[str, KeyStore], Ledger], tuple[str, KeyStore]]:
         return _reopened, (str(self.path), self._store)
 
     def __repr__(self) -> str:
@@ -175,7 +184,7 @@ class Ledger:
 
     # What is on file
 
-    def fingerprint(self, data: Any) -> str:
+    def fingerprint(self, data: PyTree) -> str:
         """The keyed digest of `data` under which this ledger knows it; nothing of it is kept."""
         return fingerprints.data_fingerprint(data, self._derived("fingerprint"))
 
@@ -417,12 +426,12 @@ class Ledger:
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[sqlite3.Connection, LedgerState, _Append]]:
-        written: list[tuple[dict[str, Any], bytes]] = []
+        written: list[tuple[Json, bytes]] = []
         with self._lock:
             with self._file.transaction(write=True) as link:
                 book = self._caught_up(link, self._witness.heads())
 
-                def append(what: str, who: str | None, facts: Mapping[str, Any]) -> dict[str, Any]:
+                def append(what: str, who: str | None, facts: Json) -> Json:
                     body = {"what": what, "who": who or me(), "at": utc_now(), **facts}
                     text, number = canonical(body), book.count + len(written) + 1
                     before = written[-1][1] if written else book.seals[-1]
@@ -519,7 +528,7 @@ class Ledger:
 
 
 class _Append(Protocol):
-    def __call__(self, what: str, who: str | None, facts: Mapping[str, Any]) -> dict[str, Any]: ...
+    def __call__(self, what: str, who: str | None, facts: Json) -> Json: ...
 
 
 def me() -> str:
@@ -531,7 +540,7 @@ def me() -> str:
     return f"{user}@{socket.gethostname() or 'unknown'}"
 
 
-def _table_row(dataset: Dataset) -> tuple[Any, ...]:
+def _table_row(dataset: Dataset) -> tuple[object, ...]:
     """A data set as the file's table has it; what is not in it is in the sealed entry alone."""
     facts = dataset.to_json()
     return tuple(facts[name] for name in _DATASET_COLUMNS)

@@ -1,24 +1,30 @@
 """What a ledger holds, as plain values: data sets, reservations, and the entries they follow from.
 
 The entries are the truth. A `LedgerState` is what they add up to; the tables of the file repeat it for
-people who look with other tools, and are compared with it whenever the ledger is opened.
+people who look with other tools, and are compared with it whenever the ledger is opened. A
+`ChargeRequest` is a run that asks for its share: whether it gets it, and what is reported if not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from sordino._base.errors import SordinoError, nearest
-from sordino._base.identity import Identity
+from sordino._base.keys import Identity, changes
+from sordino._base.types import Json
 from sordino.engine.ledger._composition import (
     Allowance,
+    BudgetExceeded,
     Charge,
     ComposedCost,
     charge_from_json,
+    noise_factor,
     restated,
+    what_fits,
 )
+from sordino.privacy import rounded_up
 
 RESERVED, RUNNING, SPENT, RELEASED, CANCELLED = (
     "reserved",
@@ -58,7 +64,7 @@ class Dataset:
     def describe(self) -> str:
         return f"{self.allowance.describe()}, {self.adjacency}, per {self.unit}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "name": self.name,
             "epsilon": self.allowance.epsilon,
@@ -107,7 +113,7 @@ class Reservation:
         """Every fingerprint of its data."""
         return frozenset(one for one in (self.fingerprint, *self.also) if one is not None)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "run": self.run,
             "dataset": self.dataset,
@@ -129,7 +135,7 @@ class LedgerEntry:
     what: str
     who: str
     at: str
-    facts: Mapping[str, Any]
+    facts: Json
 
     @property
     def dataset(self) -> str | None:
@@ -139,7 +145,7 @@ class LedgerEntry:
     def run(self) -> str | None:
         return self.facts.get("run")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         head = {"number": self.number, "what": self.what, "who": self.who, "at": self.at}
         return {**head, **self.facts}
 
@@ -157,7 +163,7 @@ class LedgerState:
     def count(self) -> int:
         return len(self.seals)
 
-    def add(self, body: Mapping[str, Any], seal: bytes) -> None:
+    def add(self, body: Json, seal: bytes) -> None:
         """Take in one more entry, which is known to be the ledger's own."""
         facts = dict(body)
         entry = LedgerEntry(
@@ -249,3 +255,151 @@ def next_state(held: Reservation, wanted: str) -> bool:
     if order.index(wanted) < order.index(held.state):
         return False
     raise SordinoError(f"run {held.run!r} is {held.state} and cannot become {wanted} yet")
+
+
+class Chargeable(Protocol):
+    """What can be reserved for: a `Plan`, or anything else that says what it will cost."""
+
+    @property
+    def guarantee(self) -> Charge: ...
+
+    def verify(self) -> None:
+        """Raise a `SordinoError` unless the run as planned gives `guarantee`."""
+
+    def to_json(self) -> Json: ...
+
+
+@dataclass(frozen=True)
+class ChargeRequest:
+    """A run that asks for its share; see `Ledger.reserve`."""
+
+    run: str
+    dataset: str
+    recipe: str
+    plan_hash: str
+    guarantee: Charge
+    fingerprint: str | None
+    also: tuple[str, ...] = ()
+    rows: int | None = None
+    pins: bool = True
+    identity: Identity | None = None
+
+    @classmethod
+    def of(
+        cls, dataset: str, plan: Chargeable, text: str, *, run: str, **about: Any
+    ) -> ChargeRequest:
+        plan.verify()
+        recipe = str(getattr(plan, "recipe", type(plan).__name__))
+        if not plan.guarantee.is_private:
+            raise SordinoError(
+                f"{recipe} is not private and cannot be charged to any budget; run it on public "
+                "data, without a ledger"
+            )
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return cls(run, dataset, recipe, digest, plan.guarantee, **about)
+
+    def facts(self) -> Json:
+        facts: Json = {
+            "run": self.run,
+            "dataset": self.dataset,
+            "recipe": self.recipe,
+            "plan": self.plan_hash,
+            "guarantee": self.guarantee.to_json(),
+            "fingerprint": self.fingerprint,
+        }
+        # Absent in the entries of sordino 0.5.0, which had neither.
+        if self.also:
+            facts["also"] = list(self.also)
+        if self.identity is not None:
+            facts["identity"] = dict(self.identity)
+        return facts
+
+    @property
+    def prints(self) -> frozenset[str]:
+        return frozenset(one for one in (self.fingerprint, *self.also) if one is not None)
+
+    def held(self, book: LedgerState) -> Reservation | None:
+        """The reservation that this very run has already; an error if it is another run's."""
+        held = book.reservations.get(self.run)
+        if held is None or not held.is_charged:
+            return None
+        book.dataset(self.dataset)
+        if held.dataset != self.dataset:
+            raise SordinoError(
+                f"run {self.run!r} is reserved for the data set {held.dataset!r}, not for "
+                f"{self.dataset!r}; another run needs another identity"
+            )
+        if held.plan_hash != self.plan_hash:
+            raise SordinoError(
+                f"run {self.run!r} is reserved for another plan ({held.plan_hash[:12]}, not "
+                f"{self.plan_hash[:12]}); another plan is another run with an identity of its own"
+            )
+        if held.prints != self.prints and not held.prints & self.prints:
+            raise other_data(self.dataset)
+        if held.identity is None or self.identity is None:
+            raise SordinoError(
+                f"run {self.run!r} is reserved already, without a record of everything that decides its "
+                "release, so that this cannot be known to be the same run: finish it with the version "
+                "that began it, or take a new key"
+            )
+        if changed := changes(held.identity, self.identity):
+            raise SordinoError(
+                f"run {self.run!r} is reserved with other inputs ({'; '.join(changed)}), and its noise "
+                "must not be used twice: run it with those it was reserved for, or take a new key"
+            )
+        return held
+
+    def fits(self, book: LedgerState) -> bool:
+        """Whether everything reserved and this run together are within the budget."""
+        owner = book.dataset(self.dataset)
+        if owner.rows is not None and self.rows not in (None, owner.rows):
+            raise SordinoError(
+                f"the ledger knows {self.dataset!r} as {owner.rows:,} rows, and these are "
+                f"{self.rows:,}: a part of a data set, such as a fold, is not the data set"
+            )
+        # Who sees the data only piece by piece has no fingerprint, and goes by the name alone.
+        if self.prints:
+            known = book.prints(self.dataset)
+            if known and not known & self.prints:
+                raise other_data(self.dataset)
+            if not known and owner.rows is None and not self.pins:
+                raise SordinoError(
+                    f"the first run on {self.dataset!r} decides which rows the ledger knows by that "
+                    "name, so say how many there are: with examples=, or with rows= when the data set "
+                    "is added"
+                )
+        charge = restated(self.guarantee, owner.adjacency, owner.unit)
+        charges = [one.charge for one in book.charged(self.dataset)]
+        return ComposedCost.of([*charges, charge]).within(owner.allowance)
+
+    def exceeded(self, book: LedgerState) -> BudgetExceeded:
+        """The refusal, with what would still fit."""
+        owner = book.dataset(self.dataset)
+        charge = restated(self.guarantee, owner.adjacency, owner.unit)
+        charges = [one.charge for one in book.charged(self.dataset)]
+        factor = noise_factor(charges, charge, owner.allowance)
+        fits = replace(what_fits(charges, owner.allowance), noise_factor=factor)
+        spent, delta = ComposedCost.of(charges), owner.allowance.delta
+        if delta is None:
+            had, asks = (
+                f"mu {rounded_up(spent.mu)}",
+                f"mu {rounded_up(ComposedCost.of([charge]).mu)}",
+            )
+        else:
+            had = f"epsilon {rounded_up(spent.epsilon(delta))}"
+            asks = f"epsilon {rounded_up(ComposedCost.of([charge]).epsilon(delta))}"
+        more = f", or this plan with at least {factor:.4g} times its noise" if factor else ""
+        runs = "1 run" if len(charges) == 1 else f"{len(charges)} runs"
+        return BudgetExceeded(
+            f"the budget of {self.dataset!r} ({owner.allowance.describe()}) has {had} reserved in "
+            f"{runs} and no room for this one ({asks} by itself); still possible: "
+            f"{fits.describe()}{more}",
+            fits,
+        )
+
+
+def other_data(dataset: str) -> SordinoError:
+    return SordinoError(
+        f"these are other data than those the ledger knows as {dataset!r}; register them under their "
+        "own name"
+    )

@@ -25,6 +25,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from sordino.parts._rounding import lattice_bounds as lattice_bounds
+    from sordino.parts._rounding import to_lattice as to_lattice
     from sordino.parts.contributions._base import Batch as Batch
     from sordino.parts.contributions._base import Evaluator as Evaluator
     from sordino.parts.contributions._contributions import CONTRIBUTIONS as CONTRIBUTIONS
@@ -43,8 +45,6 @@ if TYPE_CHECKING:
     )
     from sordino.parts.contributions._gradient import VmapEvaluator as VmapEvaluator
     from sordino.parts.contributions._gradient import clip_pytree as clip_pytree
-    from sordino.parts.contributions._lattice import lattice_bounds as lattice_bounds
-    from sordino.parts.contributions._lattice import to_lattice as to_lattice
     from sordino.parts.contributions._linear import LinearEvaluator as LinearEvaluator
     from sordino.parts.contributions._rules import PLAIN as PLAIN
     from sordino.parts.contributions._rules import GradientRule as GradientRule

@@ -1,6 +1,6 @@
 """Evaluators: what one example contributes at one step, clipped and summed over the batch.
 
-An evaluator is a *rule* (which gradients of one example are combined how, see `rules.py`) and a way to
+An evaluator is a *rule* (which gradients of one example are combined how, see `_rules.py`) and a way to
 evaluate it on a batch: in closed form for linear models, by `vmap` for any other loss. Whatever the
 loss, the model or the data do, one example adds a vector of norm at most the planned bound to the
 sum. What an evaluator returns is a `ClippedSum`, which is as sensitive as the data; only
@@ -11,17 +11,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
+from sordino._base.types import PyTree
 from sordino.privacy import ClippedSum
 
-# Squared norms are floored here: nothing is divided by 0, and every norm has a derivative.
-SMALLEST_SQUARE = 1e-37
-
 # The numbers of one step that a rule needs (coefficients, clips), as traced scalars by name.
-StepTerms = Mapping[str, Any]
+StepTerms = Mapping[str, jax.Array]
 
 
 class Batch(NamedTuple):
@@ -32,7 +30,7 @@ class Batch(NamedTuple):
       present: (B,) 1 for examples, 0 for padding.
     """
 
-    data: Any
+    data: PyTree
     present: jax.Array
 
 
@@ -44,27 +42,27 @@ class Evaluator(ABC):
     """
 
     clip: float | None = None
-    # Whether sums are int32, in lattice steps ``terms["step"]``; see `lattice.py`.
+    # Whether sums are int32, in lattice steps ``terms["step"]``; see `to_lattice`.
     lattice: bool = False
 
-    def prepare(self, data: Any, valid: jax.Array) -> tuple[Any, jax.Array]:
+    def prepare(self, data: PyTree, valid: jax.Array) -> tuple[PyTree, jax.Array]:
         """Once per run, before the first step: data as `total` wants it, and the valid rows.
 
         Runs inside compiled code; what it computes is per example and stays unseen.
         """
         return data, valid
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: PyTree) -> PyTree:
         """Memory before the first step: made of released parameters only."""
         return ()
 
-    def remember(self, memory: Any, params: Any, step: jax.Array) -> Any:
+    def remember(self, memory: PyTree, params: PyTree, step: jax.Array) -> PyTree:
         """Memory after a step that evaluated gradients at `params`."""
         return memory
 
     @abstractmethod
     def total(
-        self, params: Any, memory: Any, batch: Batch, terms: StepTerms, step: jax.Array
+        self, params: PyTree, memory: PyTree, batch: Batch, terms: StepTerms, step: jax.Array
     ) -> ClippedSum:
         """Sum over the batch of one clipped vector per example.
 

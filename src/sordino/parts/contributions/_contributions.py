@@ -11,7 +11,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import ModuleType
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from sordino._base.errors import (
     shown,
 )
 from sordino._base.registry import Registry
+from sordino._base.types import Json
 
 if TYPE_CHECKING:
     from sordino.parts.contributions._rules import Rule
@@ -96,7 +98,7 @@ class Contribution(ABC):
     def describe(self) -> str:
         """A short phrase for a plan's page."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {"kind": self.kind, **asdict(self)}
 
 
@@ -342,7 +344,7 @@ class Anchored(Lagged):
         )
 
 
-def _admit(kind: str, cls: Any) -> type[Contribution]:
+def _admit(kind: str, cls: object) -> type[Contribution]:
     if not (isinstance(cls, type) and issubclass(cls, Contribution) and is_dataclass(cls)):
         raise SordinoError(f"a contribution is a dataclass of Contribution, got {shown(cls)}")
     if cls.kind != kind:
@@ -365,7 +367,7 @@ for _cls in (
     CONTRIBUTIONS.add(_cls.kind, _cls)
 
 
-def contribution_from_json(data: dict[str, Any]) -> Contribution:
+def contribution_from_json(data: Json) -> Contribution:
     """The contribution that `to_json` described."""
     if not isinstance(data, dict):
         raise SordinoError(f"a contribution must be a table of fields, got {shown(data)}")
@@ -386,7 +388,7 @@ def require_clip(name: str, value: float) -> float:
     return clip
 
 
-def _rules() -> Any:
+def _rules() -> ModuleType:
     """The rules' module: it needs jax, which tables of recipes and cached comparisons do not."""
     from sordino.parts.contributions import _rules as rules
 

@@ -8,23 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
+from sordino._base.types import PyTree
 from sordino.parts._rounding import (
     CLIP_MARGIN,
+    SMALLEST_SQUARE,
     add_sums,
     block_product,
     clipped_sum,
     norm_margin,
     squared_norm,
     sum_margin,
+    to_lattice,
 )
-from sordino.parts.contributions._base import SMALLEST_SQUARE, Batch, StepTerms
-from sordino.parts.contributions._lattice import to_lattice
+from sordino.parts.contributions._base import Batch, StepTerms
 from sordino.parts.contributions._rules import PLAIN, Rule, RuleStream
 from sordino.privacy import ClippedSum
 
@@ -43,13 +45,13 @@ class VmapEvaluator(RuleStream):
     program: str = ""  # see `engine.Stepper.text`
 
     def total(
-        self, params: Any, memory: Any, batch: Batch, terms: StepTerms, step: jax.Array
+        self, params: PyTree, memory: PyTree, batch: Batch, terms: StepTerms, step: jax.Array
     ) -> ClippedSum:
         points = self.rule.points(params, memory, step)
         size = batch.present.shape[0]
         room = self._room(params, size)
 
-        def one(example: Any) -> tuple[Any, ...]:
+        def one(example: PyTree) -> tuple[PyTree, ...]:
             gradients = tuple(_as_float32(jax.grad(self.loss)(point, *example)) for point in points)
             channels = self.rule.combine(gradients, partial(clip_pytree, room=room), terms)
             if self.lattice:
@@ -61,7 +63,7 @@ class VmapEvaluator(RuleStream):
 
         add_up = _whole_numbers if self.lattice else _floats
 
-        def total(examples: Any, weights: jax.Array) -> ClippedSum:
+        def total(examples: PyTree, weights: jax.Array) -> ClippedSum:
             return add_up(weights, jax.vmap(one)(examples))
 
         if self.microbatch is None or self.microbatch >= size:
@@ -73,7 +75,7 @@ class VmapEvaluator(RuleStream):
             padded = jnp.pad(leaf, [(0, padding)] + [(0, 0)] * (leaf.ndim - 1))
             return padded.reshape(count, self.microbatch, *leaf.shape[1:])
 
-        def add(running: ClippedSum, part: tuple[Any, jax.Array]) -> tuple[ClippedSum, None]:
+        def add(running: ClippedSum, part: tuple[PyTree, jax.Array]) -> tuple[ClippedSum, None]:
             return self._added(running, total(*part)), None
 
         parts = (jax.tree.map(split, batch.data), split(batch.present))
@@ -85,8 +87,8 @@ class VmapEvaluator(RuleStream):
     def _added(self, a: ClippedSum, b: ClippedSum) -> ClippedSum:
         return jax.tree.map(jnp.add, a, b) if self.lattice else add_sums(a, b)
 
-    def _room(self, params: Any, rows: int) -> float:
-        """What share of a clip is used, so that no rounding gets beyond it (see `rounding.py`)."""
+    def _room(self, params: PyTree, rows: int) -> float:
+        """What share of a clip is used, so that no rounding gets beyond it (see `_rounding.py`)."""
         if self.lattice:  # vectors are bounded once more, as whole numbers
             return 1 - CLIP_MARGIN
         # Of the whole batch: what a run releases does not depend on how its memory is bounded.
@@ -94,12 +96,12 @@ class VmapEvaluator(RuleStream):
         return 1 - CLIP_MARGIN - norms - sum_margin(rows)
 
 
-def _as_float32(vector: Any) -> Any:
+def _as_float32(vector: PyTree) -> PyTree:
     """Whatever the model computes in, norms, clips and sums are in float32."""
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), vector)
 
 
-def _floats(weights: jax.Array, channels: tuple[Any, ...]) -> ClippedSum:
+def _floats(weights: jax.Array, channels: tuple[PyTree, ...]) -> ClippedSum:
     """``sum_i weights_i channel_i`` of each channel, as a product of a row and a matrix.
 
     Written as a scaling and a sum, the compiler would store every clipped gradient once more.
@@ -124,7 +126,7 @@ def _floats(weights: jax.Array, channels: tuple[Any, ...]) -> ClippedSum:
     return clipped_sum(sums)
 
 
-def _whole_numbers(weights: jax.Array, channels: tuple[Any, ...]) -> ClippedSum:
+def _whole_numbers(weights: jax.Array, channels: tuple[PyTree, ...]) -> ClippedSum:
     """The sums of lattice steps over the rows whose weight is not 0, int32."""
     sums = jax.tree.map(partial(_masked, weights), channels)
     return clipped_sum([(channel, None) for channel in sums])
@@ -136,10 +138,10 @@ def _masked(weights: jax.Array, leaf: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(present, leaf, 0), axis=0, dtype=jnp.int32)
 
 
-def clip_pytree(vector: Any, clip: Any, room: float = 1 - CLIP_MARGIN) -> Any:
+def clip_pytree(vector: PyTree, clip: ArrayLike, room: float = 1 - CLIP_MARGIN) -> PyTree:
     """`vector` scaled to norm at most `clip` over all its leaves; zero if any entry is not finite.
 
-    `room` is the share of the clip that is used; see `rounding.py`.
+    `room` is the share of the clip that is used; see `_rounding.py`.
     """
     leaves = jax.tree.leaves(vector)
     square = squared_norm([leaf.astype(jnp.float32) for leaf in leaves])

@@ -12,22 +12,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
+from sordino._base.types import PyTree
 from sordino.parts._losses import LinearLoss, require_plain
 from sordino.parts._rounding import (
     CLIP_MARGIN,
+    SHORTEST_SQUARE,
     block_product,
     clipped_sum,
     norm_margin,
+    row_squares,
     squared_norm,
     sum_margin,
 )
 from sordino.parts.contributions._base import Batch, StepTerms
-from sordino.parts.contributions._lattice import SHORTEST_SQUARE, row_squares
 from sordino.parts.contributions._rules import PLAIN, Rule, RuleStream
 from sordino.privacy import ClippedSum
 
@@ -47,7 +49,7 @@ class LinearEvaluator(RuleStream):
     def __post_init__(self) -> None:
         require_plain(self.loss)
 
-    def prepare(self, data: Any, valid: jax.Array) -> tuple[Any, jax.Array]:
+    def prepare(self, data: PyTree, valid: jax.Array) -> tuple[PyTree, jax.Array]:
         X, y = data
         # Squares of whole numbers wrap around, and those of half-precision ones are rounded.
         X = X.astype(jnp.float32)
@@ -65,7 +67,7 @@ class LinearEvaluator(RuleStream):
         return (X, y, inverse_norm), valid * good
 
     def total(
-        self, params: Any, memory: Any, batch: Batch, terms: StepTerms, step: jax.Array
+        self, params: PyTree, memory: PyTree, batch: Batch, terms: StepTerms, step: jax.Array
     ) -> ClippedSum:
         X, y, inverse_norm = batch.data
         points = self.rule.points(params, memory, step)
@@ -90,13 +92,13 @@ class LinearEvaluator(RuleStream):
         return ClippedSum(sums[0] if len(sums) == 1 else sums)
 
     def _room(self, X: jax.Array, residual: jax.Array) -> float:
-        """What share of a clip is used, so that no rounding gets beyond it (see `rounding.py`)."""
+        """What share of a clip is used, so that no rounding gets beyond it (see `_rounding.py`)."""
         if self.lattice:  # vectors are bounded once more, as whole numbers
             return 1 - CLIP_MARGIN
         norms = norm_margin([X.shape[1:]]) + norm_margin([residual.shape[1:]])
         return 1 - CLIP_MARGIN - norms - sum_margin(X.shape[0])
 
-    def _logits(self, points: tuple[Any, ...], X: jax.Array) -> list[jax.Array]:
+    def _logits(self, points: tuple[PyTree, ...], X: jax.Array) -> list[jax.Array]:
         if len(points) == 1:
             return [self.loss.logits(points[0].astype(jnp.float32), X)]
         points = tuple(point.astype(jnp.float32) for point in points)
@@ -105,7 +107,7 @@ class LinearEvaluator(RuleStream):
         return jnp.split(self.loss.logits(jnp.concatenate(points), X), len(points), axis=1)
 
 
-def _clip_residual(vector: jax.Array, clip: Any, inverse_norm: jax.Array) -> jax.Array:
+def _clip_residual(vector: jax.Array, clip: ArrayLike, inverse_norm: jax.Array) -> jax.Array:
     """Each example's residual scaled so that ``|r| |x| <= clip``."""
     limit = clip * inverse_norm
     if vector.ndim == 1:
@@ -140,7 +142,7 @@ def _lattice_product(
 ) -> jax.Array:
     """``sum_i trunc(r_i x_i^T / step)`` in int32, each residual scaled to ``|r_i| <= limit_i``.
 
-    The norm of the whole numbers of one example is at most the bound: as in `lattice.to_lattice`, with
+    The norm of the whole numbers of one example is at most the bound: as in `to_lattice`, with
     the norm of an outer product from its two factors (62 u each, for up to 2^20 classes and features).
     Every entry of every example has to be rounded, so this is no matrix product.
     """

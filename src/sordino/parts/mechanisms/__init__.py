@@ -22,18 +22,17 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from sordino.parts.mechanisms._banded import Banded as Banded
     from sordino.parts.mechanisms._base import Mechanism as Mechanism
-    from sordino.parts.mechanisms._blt import BLT as BLT
     from sordino.parts.mechanisms._cancelling import Cancelling as Cancelling
     from sordino.parts.mechanisms._catalogue import MECHANISMS as MECHANISMS
     from sordino.parts.mechanisms._catalogue import fit_mechanism as fit_mechanism
     from sordino.parts.mechanisms._catalogue import mechanism_fields as mechanism_fields
     from sordino.parts.mechanisms._catalogue import mechanism_from_json as mechanism_from_json
-    from sordino.parts.mechanisms._chacha import KEY_BYTES as KEY_BYTES
-    from sordino.parts.mechanisms._chacha import ChaCha20Generator as ChaCha20Generator
+    from sordino.parts.mechanisms._combined import ScaledDraws as ScaledDraws
     from sordino.parts.mechanisms._dense import Dense as Dense
+    from sordino.parts.mechanisms._discrete import KEY_BYTES as KEY_BYTES
     from sordino.parts.mechanisms._discrete import MOST_VARIANCE as MOST_VARIANCE
+    from sordino.parts.mechanisms._discrete import ChaCha20Generator as ChaCha20Generator
     from sordino.parts.mechanisms._discrete import discrete_gaussian as discrete_gaussian
     from sordino.parts.mechanisms._discrete import exp_enclosure as exp_enclosure
     from sordino.parts.mechanisms._gaussian import KEY_WORDS as KEY_WORDS
@@ -50,8 +49,9 @@ if TYPE_CHECKING:
     from sordino.parts.mechanisms._lattice import is_on_lattice as is_on_lattice
     from sordino.parts.mechanisms._maps import AnytimeMap as AnytimeMap
     from sordino.parts.mechanisms._maps import Channels as Channels
-    from sordino.parts.mechanisms._scaled import ScaledDraws as ScaledDraws
     from sordino.parts.mechanisms._split import lagged_mechanism as lagged_mechanism
+    from sordino.parts.mechanisms._toeplitz import BLT as BLT
+    from sordino.parts.mechanisms._toeplitz import Banded as Banded
     from sordino.parts.mechanisms._tree import Tree as Tree
     from sordino.parts.mechanisms._workloads import LinearMap as LinearMap
     from sordino.parts.mechanisms._workloads import Workload as Workload

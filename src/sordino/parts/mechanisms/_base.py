@@ -12,18 +12,18 @@ numbers that `rows` uses, so the noise can never be calibrated to another matrix
     state = mechanism.start(d)
     rows, state = mechanism.rows(state, draw, first=0, count=64)     # inside jit
 
-`draw(first, count)` returns iid standard normal rows (see `gaussian.py`).
+`draw(first, count)` returns iid standard normal rows (see `_gaussian.py`).
 
 A mechanism may serve several *channels*: vectors that are released together in each step, laid out
-side by side in one row (see `parallel.py`). And it may have *boundaries*: steps at which a block of
-rows has to start, because another part takes over there (see `phases.py`).
+side by side in one row (see `_combined.py`). And it may have *boundaries*: steps at which a block of
+rows has to start, because another part takes over there (likewise).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -32,13 +32,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from sordino._base.errors import SordinoError, shown
 from sordino._base.registry import Registry
+from sordino._base.types import Json, PyTree
 from sordino.parts.mechanisms._gaussian import standard_normal_rows
 from sordino.parts.mechanisms._maps import Channels
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
 from sordino.privacy import Strategy
 
-Draw = Callable[[Any, int], jax.Array]
-State = Any
+Draw = Callable[[jax.Array | int, int], jax.Array]
+State = PyTree
 
 # Up to here C^-1 is written out (0.13 GB); beyond, the error of a map that has no closed form is
 # estimated by simulation.
@@ -146,7 +147,7 @@ class Mechanism(ABC):
         """A short phrase for a plan's page."""
 
     @abstractmethod
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain data that `mechanism_from_json` reads back bit for bit."""
 
 
@@ -195,7 +196,7 @@ def _all_rows(mechanism: Mechanism, draw: Draw, d: int) -> jax.Array:
 def _rows_of_identity(mechanism: Mechanism) -> jax.Array:
     n = mechanism.steps
 
-    def draw(first: Any, count: int) -> jax.Array:
+    def draw(first: jax.Array | int, count: int) -> jax.Array:
         return jax.lax.dynamic_slice(jnp.eye(n), (first, 0), (count, n))
 
     return _all_rows(mechanism, draw, n)
@@ -205,17 +206,17 @@ def _rows_of_identity(mechanism: Mechanism) -> jax.Array:
 def _simulated_rows(mechanism: Mechanism, block: int) -> jax.Array:
     key = jax.random.fold_in(jax.random.key(0), block)  # public, and never a run's
 
-    def draw(first: Any, count: int) -> jax.Array:
+    def draw(first: jax.Array | int, count: int) -> jax.Array:
         return standard_normal_rows(key, first, count, _PROBES_AT_ONCE)
 
     return _all_rows(mechanism, draw, _PROBES_AT_ONCE)
 
 
 # By kind: what reads a mechanism that a plan's file describes.
-READERS: Registry[Callable[[dict[str, Any]], Mechanism]] = Registry("mechanism")
+READERS: Registry[Callable[[Json], Mechanism]] = Registry("mechanism")
 
 
-def _admit(name: str, mechanism: Any) -> Callable[..., Mechanism]:
+def _admit(name: str, mechanism: object) -> Callable[..., Mechanism]:
     """Of a class, its `fit`; what it writes can be read from then on."""
     if isinstance(mechanism, type) and issubclass(mechanism, Mechanism):
         missing = [part for part in ("kind", "fit", "from_json") if not hasattr(mechanism, part)]
@@ -235,7 +236,7 @@ MECHANISMS: Registry[Callable[..., Mechanism]] = Registry(
 )
 
 
-def mechanism_from_json(data: dict[str, Any]) -> Mechanism:
+def mechanism_from_json(data: Json) -> Mechanism:
     """The mechanism that `to_json` described."""
     if not isinstance(data, dict):
         raise SordinoError(f"a mechanism must be a table of fields, got {shown(data)}")

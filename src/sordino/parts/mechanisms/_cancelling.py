@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_count, require_fraction
+from sordino._base.types import Json
 from sordino.parts.mechanisms._base import (
     LONGEST_MATRIX,
     READERS,
@@ -124,7 +125,7 @@ class Cancelling(ToeplitzMechanism):
             return "noise that the next step takes back"
         return f"noise of which the next step takes back {self.leak:.5g}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {"kind": self.kind, "steps": self.steps, "leak": self.leak}
 
 

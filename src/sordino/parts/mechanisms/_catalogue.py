@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from inspect import Parameter, signature
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import numpy as np
 
 from sordino._base.errors import SordinoError, nearest
-from sordino.parts.mechanisms._banded import Banded
+from sordino._base.types import Json
 from sordino.parts.mechanisms._base import LONGEST_MATRIX, Mechanism
 from sordino.parts.mechanisms._base import MECHANISMS as MECHANISMS
 from sordino.parts.mechanisms._base import mechanism_from_json as mechanism_from_json
-from sordino.parts.mechanisms._blt import BLT
 from sordino.parts.mechanisms._cancelling import Cancelling
-from sordino.parts.mechanisms._dense import Dense
-from sordino.parts.mechanisms._independent import Independent
 
 # Not fitted by name, but known here, so that plans with them are read.
-from sordino.parts.mechanisms._parallel import Parallel as Parallel
-from sordino.parts.mechanisms._phases import Phases as Phases
-from sordino.parts.mechanisms._scaled import ScaledDraws as ScaledDraws
+from sordino.parts.mechanisms._combined import Parallel as Parallel
+from sordino.parts.mechanisms._combined import Phases as Phases
+from sordino.parts.mechanisms._combined import ScaledDraws as ScaledDraws
+from sordino.parts.mechanisms._dense import Dense
+from sordino.parts.mechanisms._independent import Independent
+from sordino.parts.mechanisms._toeplitz import BLT, Banded
 from sordino.parts.mechanisms._tree import Tree, full_tree
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
 from sordino.privacy import FixedBatches, Participation, SinglePass
@@ -40,7 +40,7 @@ def fit_mechanism(
     workload: LinearMap,
     participation: Participation,
     bands: int | None = None,
-    **own: Any,
+    **own: object,
 ) -> Mechanism:
     """The named mechanism with the least error of `workload` under `participation`.
 
@@ -62,7 +62,7 @@ def fit_mechanism(
     return _remembered(name, workload, participation, settings)
 
 
-def mechanism_fields(name: str) -> dict[str, Any]:
+def mechanism_fields(name: str) -> Json:
     """What can be set of a mechanism beside its name, with types where they are known."""
     fit = MECHANISMS[name]
     named = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -79,7 +79,7 @@ def _fitted(
     name: str,
     workload: LinearMap,
     participation: Participation,
-    settings: tuple[tuple[str, Any], ...],
+    settings: tuple[tuple[str, object], ...],
 ) -> Mechanism:
     return MECHANISMS[name](workload, participation, **dict(settings))
 

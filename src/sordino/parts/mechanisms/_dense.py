@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,7 @@ from scipy.linalg import toeplitz as toeplitz_matrix
 from sordino._base.codec import canonical
 from sordino._base.errors import SordinoError, require_count
 from sordino._base.files import cache_folder, write_atomically
+from sordino._base.types import Json
 from sordino.parts._rounding import full_product
 from sordino.parts.mechanisms._base import READERS, Draw, Mechanism
 from sordino.parts.mechanisms._toeplitz import packed, unpacked, useful_column_norms
@@ -147,7 +148,7 @@ class Dense(Mechanism):
     def describe(self) -> str:
         return self.label
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         triangle = self.noising[np.tril_indices(self.steps)]
         return {
             "kind": self.kind,
@@ -174,7 +175,7 @@ def _fixed_order(participation: Participation) -> tuple[int, int]:
     return steps, min(getattr(participation, "separation", steps), steps)
 
 
-def _read(data: dict[str, Any]) -> Dense:
+def _read(data: Json) -> Dense:
     steps = check_length(require_count("steps", data["steps"]), "dense")
     triangle = unpacked(data["lower_triangle"])
     if triangle.shape != (steps * (steps + 1) // 2,):
@@ -220,7 +221,7 @@ def remembered_dense(
 
 def _key(workload: LinearMap | npt.ArrayLike, n: int, separation: int, tolerance: float) -> str:
     """SHA-256 of the whole question."""
-    head: dict[str, Any] = {
+    head: Json = {
         "algorithm": ALGORITHM_VERSION,
         "steps": n,
         "separation": separation,

@@ -18,7 +18,7 @@ four exclusive ors.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ from sordino._base.keys import RunKey
 KEY_WORDS = 6
 
 
-def _unused(*_: Any) -> Any:
+def _unused(*_: object) -> NoReturn:
     raise SordinoError("noise keys are for noise rows; draw other numbers from other keys")
 
 

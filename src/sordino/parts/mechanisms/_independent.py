@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import require_count
+from sordino._base.types import Json
 from sordino.parts.mechanisms._base import READERS, Draw, Mechanism, check_matrix_size
 from sordino.parts.mechanisms._workloads import Workload
 from sordino.parts.mechanisms.factorize._error import toeplitz_error
@@ -50,7 +51,7 @@ class Independent(Mechanism):
     def describe(self) -> str:
         return "independent noise in every step"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {"kind": self.kind, "steps": self.steps}
 
 

@@ -1,10 +1,10 @@
 """Noise on a lattice: sums and noise are whole multiples of one step, a power of two.
 
 One example's clipped vector is rounded towards zero to multiples of the step, which lengthens no
-vector (`streams/lattice.py`); sums of whole numbers are exact in any order; the noise is an exact
-discrete Gaussian in the same multiples (`discrete.py`). So what is released is ``step * (sum +
+vector (`to_lattice`); sums of whole numbers are exact in any order; the noise is an exact
+discrete Gaussian in the same multiples (`_discrete.py`). So what is released is ``step * (sum +
 noise)`` with nothing rounded on the way, and its guarantee is that of rounded Gaussian noise up to
-a total variation that is stated (`privacy/discrete.py`).
+a total variation that is stated (`rounding_distance`).
 
 Correlated noise stays on the lattice where its rows add and subtract whole draws: independent noise,
 the binary tree over plain sums, noise that the next step takes back. Other mechanisms have real
@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
 from sordino.parts.mechanisms._base import Mechanism
-from sordino.parts.mechanisms._chacha import ChaCha20Generator
-from sordino.parts.mechanisms._discrete import discrete_gaussian
+from sordino.parts.mechanisms._discrete import ChaCha20Generator, discrete_gaussian
 from sordino.privacy import rounding_distance
 
 # Draws that a run's stated total variation is for: steps times released coordinates.
@@ -53,7 +52,7 @@ class Lattice:
     exponent: int
 
     def __post_init__(self) -> None:
-        # The limits that `streams/lattice.py` relies on: squares of a step are normal in float32.
+        # The limits that `to_lattice` relies on: squares of a step are normal in float32.
         if isinstance(self.exponent, bool) or not isinstance(self.exponent, int):
             raise SordinoError(f"a lattice has a whole exponent, got {self.exponent!r}")
         if not -60 <= self.exponent <= 60:

@@ -11,15 +11,15 @@ sign dropped: row t of ``apply(noise)`` is the noise in the iterate (or estimate
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from sordino._base.errors import SordinoError, require_count, require_fraction, require_positive
+from sordino._base.types import Json
 from sordino.parts.mechanisms._workloads import (
     READERS,
     Array,
@@ -52,7 +52,7 @@ class AnytimeMap(LinearMap):
         """The sums w, of which the iterates are averages."""
         return Workload("double prefix", ratios=(1.0, 1.0))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {"kind": self.kind}
 
 
@@ -88,7 +88,7 @@ class NesterovMap(LinearMap):
         """The second sequence, which sums the sums."""
         return Workload("double prefix", ratios=(1.0, 1.0))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {"kind": self.kind, "kappa": self.kappa, "beta": self.beta}
 
 
@@ -138,7 +138,7 @@ class LaggedMomentumMap(LinearMap):
     def nearest_toeplitz(self) -> Workload:
         return Workload("momentum", self.alpha, (self.beta,))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "kind": self.kind,
             "lag": self.lag,
@@ -178,7 +178,7 @@ class VaryingDecay(LinearMap):
         mean = float(np.mean(self.decays[1:])) if len(self.decays) > 1 else 0.0
         return Workload("decay", ratios=(mean,))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {"kind": self.kind, "decays": list(self.decays)}
 
 
@@ -207,7 +207,7 @@ class Composed(LinearMap):
     def nearest_toeplitz(self) -> Workload:
         return reduce(Workload.then, [part.nearest_toeplitz() for part in self.maps])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {"kind": self.kind, "maps": [part.to_json() for part in self.maps]}
 
 
@@ -253,7 +253,7 @@ class Channels(LinearMap):
     def nearest_toeplitz(self) -> Workload:
         raise SordinoError("a map of several channels is fitted channel by channel")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {"kind": self.kind, "maps": [part.to_json() for part in self.maps]}
 
 
@@ -277,7 +277,7 @@ def _steps_of(x: Array) -> Array:
     return np.arange(float(len(x))).reshape(-1, *(1,) * (x.ndim - 1))
 
 
-def _maps_of(data: Mapping[str, Any]) -> tuple[LinearMap, ...]:
+def _maps_of(data: Json) -> tuple[LinearMap, ...]:
     return tuple(linear_map_from_json(part) for part in data["maps"])
 
 

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_count, require_fraction, require_positive
 from sordino.parts.mechanisms._base import Mechanism
+from sordino.parts.mechanisms._combined import Parallel, Phases
 from sordino.parts.mechanisms._maps import Channels
-from sordino.parts.mechanisms._parallel import Parallel
-from sordino.parts.mechanisms._phases import Phases
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
 from sordino.privacy import ENUMERATION_LIMIT, FixedBatches, Participation, SinglePass, Strategy
 

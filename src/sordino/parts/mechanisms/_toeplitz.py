@@ -1,14 +1,25 @@
-"""What Toeplitz-like mechanisms share: column normalisation, and exact float32 numbers in JSON.
+"""Toeplitz noise that streams: banded, or through a few buffers (BLT).
 
-Dividing column t of C by its norm makes every column count fully (a truncated Toeplitz matrix
-wastes its last columns): exact for one participation, a few percent less noise. The noise of step t
-is then multiplied by that norm.
+*Banded*: ``x_t = (z_t - sum_{i=1..b-1} c_i x_{t-i}) / c_0``: bands - 1 vectors of state, in a ring.
+With bands no longer than an epoch one example's steps do not interact, so k epochs cost exactly
+sqrt(k) (Choquette-Choo et al. 2023).
+
+*BLT*: ``c_0 = 1, c_k = sum_i omega_i theta_i^(k-1)``; the noise ``x = C^-1 z`` streams as
+
+    x_t = z_t - sum_i omega_i u_i ;      u_i <- theta_i u_i + x_t          (Dvijotham et al. 2024)
+
+One fresh draw per step and q vectors of state, whatever the number of steps.
+
+*Column normalisation*: dividing column t of C by its norm makes every column count fully (a truncated
+Toeplitz matrix wastes its last columns): exact for one participation, a few percent less noise. The
+noise of step t is then multiplied by that norm.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +28,18 @@ from numpy.typing import NDArray
 from scipy.linalg import toeplitz as toeplitz_matrix
 
 from sordino._base.codec import pack, unpack
-from sordino.parts.mechanisms._base import Mechanism, check_matrix_size
+from sordino._base.errors import SordinoError, require_count
+from sordino._base.types import Json
+from sordino.parts._rounding import full_product
+from sordino.parts.mechanisms._base import READERS, Draw, Mechanism, check_matrix_size
 from sordino.parts.mechanisms._workloads import Workload
+from sordino.parts.mechanisms.factorize._blt import optimize_blt
 from sordino.parts.mechanisms.factorize._error import dense_error, toeplitz_error
-from sordino.parts.mechanisms.factorize._toeplitz import column_norms, inverse_coefficients
+from sordino.parts.mechanisms.factorize._toeplitz import (
+    column_norms,
+    inverse_coefficients,
+    optimize_banded,
+)
 from sordino.privacy import FixedBatches, Participation, SinglePass, ToeplitzStrategy
 
 # The error of a normalised strategy needs a dense matrix; the gain shrinks with the steps anyway.
@@ -73,7 +92,7 @@ def scale_rows(
     return rows * block[:, None]
 
 
-def packed(array: NDArray[np.float32] | None) -> dict[str, Any] | None:
+def packed(array: NDArray[np.float32] | None) -> Json | None:
     """A float32 array as JSON data, bit for bit."""
     if array is None:
         return None
@@ -81,12 +100,12 @@ def packed(array: NDArray[np.float32] | None) -> dict[str, Any] | None:
     return {"shape": list(data.shape), "float32": pack(data)}
 
 
-def unpacked_or_none(data: dict[str, Any] | None) -> NDArray[np.float32] | None:
+def unpacked_or_none(data: Json | None) -> NDArray[np.float32] | None:
     """The array that `packed` wrote, if it wrote one."""
     return None if data is None else unpacked(data)
 
 
-def unpacked(data: dict[str, Any]) -> NDArray[np.float32]:
+def unpacked(data: Json) -> NDArray[np.float32]:
     """The array that `packed` wrote."""
     what = "a packed array in this plan"
     return unpack(data, "float32", "shape", largest=_LARGEST_PACKED, what=what)
@@ -120,3 +139,153 @@ class ToeplitzMechanism(Mechanism):
     def normalisation(self) -> str:
         """A suffix for `describe`."""
         return ", columns normalised" if self.column_norms is not None else ""
+
+
+DEFAULT_BANDS = 64
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Banded(ToeplitzMechanism):
+    """Banded Toeplitz noise; `coefficients` (bands,) are the float32 numbers used."""
+
+    coefficients: NDArray[np.float32]
+    column_norms: NDArray[np.float32] | None
+    steps: int = field(metadata={"static": True})
+    kind: ClassVar[str] = "banded"
+
+    @classmethod
+    def optimized(
+        cls, workload: Workload, participation: Participation, bands: int | None = None
+    ) -> Banded:
+        """The best `bands` coefficients for `workload`; by default as many as an epoch, or 64."""
+        steps, uses = participation.steps, participation.max_participations
+        separation = getattr(participation, "separation", None) or max(1, steps // uses)
+        wanted = min(DEFAULT_BANDS, separation) if bands is None else bands
+        if not 1 <= wanted <= steps:
+            raise SordinoError(f"bands must be between 1 and the {steps} steps, got {bands!r}")
+        result = np.asarray(
+            optimize_banded(workload, steps, wanted, epochs=uses, separation=separation),
+            np.float32,
+        )
+        norms = useful_column_norms(result.astype(np.float64), workload, participation)
+        return cls(result, norms, steps)
+
+    def strategy_coefficients(self) -> NDArray[np.float64]:
+        c = np.zeros(self.steps)
+        c[: len(self.coefficients)] = self.coefficients
+        return c
+
+    def start(self, d: int) -> NDArray[np.float32]:
+        return np.zeros((len(self.coefficients) - 1, d), np.float32)
+
+    def rows(
+        self, state: jax.Array, draw: Draw, first: jax.Array | int, count: int
+    ) -> tuple[jax.Array, jax.Array]:
+        c = jnp.asarray(self.coefficients)
+        ring = len(self.coefficients) - 1
+        z, t = draw(first, count), first + jnp.arange(count)
+        if ring == 0:
+            return scale_rows(z / c[0], self.column_norms, first), state
+
+        def step(
+            memory: jax.Array, inputs: tuple[jax.Array, jax.Array]
+        ) -> tuple[jax.Array, jax.Array]:
+            z_t, now = inputs
+            # Slot s holds x of the latest step before `now` that is s modulo the ring's length.
+            age = (now - 1 - jnp.arange(ring)) % ring + 1
+            x = (z_t - full_product(c[age], memory)) / c[0]
+            return memory.at[now % ring].set(x), x
+
+        state, x = jax.lax.scan(step, state, (z, t))
+        return scale_rows(x, self.column_norms, first), state
+
+    def state_vectors(self) -> int:
+        return len(self.coefficients) - 1
+
+    def describe(self) -> str:
+        return f"banded Toeplitz noise with {len(self.coefficients)} bands{self.normalisation()}"
+
+    def to_json(self) -> Json:
+        return {
+            "kind": self.kind,
+            "steps": self.steps,
+            "coefficients": packed(self.coefficients),
+            "column_norms": packed(self.column_norms),
+        }
+
+
+def _read_banded(data: Json) -> Banded:
+    c = unpacked(data["coefficients"])
+    return Banded(c, unpacked_or_none(data["column_norms"]), require_count("steps", data["steps"]))
+
+
+READERS.add(Banded.kind, _read_banded)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class BLT(ToeplitzMechanism):
+    """BLT noise; `theta`, `omega` (q,) and `column_norms` (steps,) are the float32 numbers used."""
+
+    theta: NDArray[np.float32]
+    omega: NDArray[np.float32]
+    column_norms: NDArray[np.float32] | None
+    steps: int = field(metadata={"static": True})
+    kind: ClassVar[str] = "blt"
+
+    @classmethod
+    def optimized(cls, workload: Workload, participation: Participation) -> BLT:
+        """The BLT with the least mean squared error of `workload` under `participation`."""
+        steps, uses = participation.steps, participation.max_participations
+        separation = getattr(participation, "separation", None) or max(1, steps // uses)
+        result = optimize_blt(workload, steps, separation=separation, participations=uses)
+        theta, omega = np.array(result.theta, np.float32), np.array(result.omega, np.float32)
+        plain = ToeplitzStrategy.from_blt(theta, omega, steps)
+        norms = useful_column_norms(plain.coefficients, workload, participation)
+        return cls(theta, omega, norms, steps)
+
+    def strategy_coefficients(self) -> NDArray[np.float64]:
+        return ToeplitzStrategy.from_blt(self.theta, self.omega, self.steps).coefficients
+
+    def start(self, d: int) -> NDArray[np.float32]:
+        return np.zeros((len(self.theta), d), np.float32)
+
+    def rows(
+        self, state: jax.Array, draw: Draw, first: jax.Array | int, count: int
+    ) -> tuple[jax.Array, jax.Array]:
+        theta, omega = jnp.asarray(self.theta)[:, None], jnp.asarray(self.omega)
+
+        def step(buffers: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
+            x = z - full_product(omega, buffers)
+            return theta * buffers + x, x
+
+        state, x = jax.lax.scan(step, state, draw(first, count))
+        return scale_rows(x, self.column_norms, first), state
+
+    def state_vectors(self) -> int:
+        return len(self.theta)
+
+    def describe(self) -> str:
+        return f"BLT-correlated noise with {len(self.theta)} buffers{self.normalisation()}"
+
+    def to_json(self) -> Json:
+        return {
+            "kind": self.kind,
+            "steps": self.steps,
+            "theta": packed(self.theta),
+            "omega": packed(self.omega),
+            "column_norms": packed(self.column_norms),
+        }
+
+
+def _read_blt(data: Json) -> BLT:
+    theta, omega = unpacked(data["theta"]), unpacked(data["omega"])
+    if theta.ndim != 1 or theta.shape != omega.shape:
+        raise SordinoError("the BLT in this plan needs as many theta as omega")
+    return BLT(
+        theta, omega, unpacked_or_none(data["column_norms"]), require_count("steps", data["steps"])
+    )
+
+
+READERS.add(BLT.kind, _read_blt)

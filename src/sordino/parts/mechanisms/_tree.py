@@ -26,7 +26,7 @@ Only for comparison with tree-based results: the factorizations of 'toeplitz' an
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_count, require_fraction
+from sordino._base.types import Json
 from sordino.parts._rounding import full_product
 from sordino.parts.mechanisms._base import READERS, Draw, Mechanism, check_matrix_size
 from sordino.parts.mechanisms._dense import Dense, check_length
@@ -136,7 +137,7 @@ class Tree(Mechanism):
         kind = "prefix sums" if self.beta == 1 else f"sums that decay by {self.beta:g} a step"
         return f"binary tree noise over {kind}, {self.steps.bit_length()} levels"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {"kind": self.kind, "steps": self.steps, "beta": self.beta}
 
 

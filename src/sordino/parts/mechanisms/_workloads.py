@@ -3,7 +3,7 @@
 Noise is judged by what it does to the iterates, not to the single gradient. That map is a
 lower-triangular matrix, a `LinearMap`. With a constant learning rate and constant momentum it is
 Toeplitz, a `Workload`, with generating function ``scale / prod_i (1 - r_i z)``: one factor per
-accumulator between the noisy sum and the iterate. Maps that are not Toeplitz are in `maps.py`.
+accumulator between the noisy sum and the iterate. Maps that are not Toeplitz are in `_maps.py`.
 
     >>> Workload.prefix().coefficients(4)
     array([1., 1., 1., 1.])
@@ -16,13 +16,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import toeplitz
 
 from sordino._base.errors import (
@@ -34,6 +34,7 @@ from sordino._base.errors import (
     require_positive,
     shown,
 )
+from sordino._base.types import Json
 
 Array = npt.NDArray[np.float64]
 
@@ -70,15 +71,15 @@ class LinearMap(ABC):
         """The Toeplitz workload that stands for the map where only such can be optimized for."""
 
     @abstractmethod
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain data that `linear_map_from_json` reads back."""
 
 
-# Readers of the maps in `maps.py`, by kind.
-READERS: dict[str, Callable[[Mapping[str, Any]], LinearMap]] = {}
+# Readers of the maps in `_maps.py`, by kind.
+READERS: dict[str, Callable[[Json], LinearMap]] = {}
 
 
-def linear_map_from_json(data: Mapping[str, Any]) -> LinearMap:
+def linear_map_from_json(data: Json) -> LinearMap:
     """The map that `to_json` described; data without a "kind" are a Toeplitz `Workload`."""
     if "kind" not in data:
         return Workload.from_json(data)
@@ -189,12 +190,12 @@ class Workload(LinearMap):
         dense: Array = toeplitz(self.coefficients(n), np.zeros(n))
         return dense
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """A plain dict of JSON types; inverse of :meth:`from_json`."""
         return {"name": self.name, "scale": self.scale, "ratios": list(self.ratios)}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Workload:
+    def from_json(cls, data: Json) -> Workload:
         """Rebuild a workload from :meth:`to_json`."""
         try:
             return cls(str(data["name"]), data["scale"], tuple(data["ratios"]))
@@ -235,22 +236,22 @@ def _convolve(x: Array, kernel: Array) -> Array:
 # ---- scipy's linear filters, imported when first used: `scipy.signal` alone takes longer than jax --------
 
 
-def lfilter(numerator: ArrayLike, denominator: ArrayLike, x: Any, axis: int = -1) -> NDArray[Any]:
+def lfilter(numerator: ArrayLike, denominator: ArrayLike, x: ArrayLike, axis: int = -1) -> Array:
     """The power series of ``numerator / denominator`` applied to `x` along `axis`."""
     from scipy.signal import lfilter as scipy_lfilter
 
     return np.asarray(scipy_lfilter(numerator, denominator, x, axis=axis))
 
 
-def fftconvolve(a: ArrayLike, b: ArrayLike) -> NDArray[Any]:
+def fftconvolve(a: ArrayLike, b: ArrayLike) -> Array:
     """Full convolution by FFT."""
     from scipy.signal import fftconvolve as scipy_fftconvolve
 
     return np.asarray(scipy_fftconvolve(a, b))
 
 
-def correlate(a: ArrayLike, b: ArrayLike, **options: Any) -> NDArray[Any]:
-    """Cross-correlation, as scipy has it."""
+def correlate(a: ArrayLike, b: ArrayLike) -> Array:
+    """Full cross-correlation by FFT."""
     from scipy.signal import correlate as scipy_correlate
 
-    return np.asarray(scipy_correlate(a, b, **options))
+    return np.asarray(scipy_correlate(a, b, mode="full", method="fft"))

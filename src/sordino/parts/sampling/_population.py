@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from sordino._base.errors import (
     PrivacyWarning,
@@ -15,9 +14,8 @@ from sordino._base.errors import (
     require_positive,
 )
 from sordino._base.keys import RunKey
-from sordino.parts.sampling._base import SAMPLINGS, Indices, Mask, Sampling
-from sordino.parts.sampling._public import FixedOrder
-from sordino.parts.sampling._secret import Poisson
+from sordino._base.types import Json
+from sordino.parts.sampling._kinds import SAMPLINGS, FixedOrder, Indices, Mask, Poisson, Sampling
 from sordino.privacy import Participation
 
 LARGEST_EPSILON = 1000.0
@@ -145,5 +143,5 @@ class Population:
     def describe(self) -> str:
         return "all examples in every step" if self.is_full_batch else self.kind.title
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return asdict(self)

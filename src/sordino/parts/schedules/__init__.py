@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from sordino.parts.schedules._base import PublicData as PublicData
     from sordino.parts.schedules._base import Uniform as Uniform
     from sordino.parts.schedules._base import require_public as require_public
-    from sordino.parts.schedules._base import schedule_from_json as schedule_from_json
     from sordino.parts.schedules._bounds import Horizon as Horizon
     from sordino.parts.schedules._bounds import best_dynamic_steps as best_dynamic_steps
     from sordino.parts.schedules._bounds import best_steps as best_steps
@@ -69,17 +68,14 @@ if TYPE_CHECKING:
         full_participation_bound as full_participation_bound,
     )
     from sordino.parts.schedules._bounds import row_scaling as row_scaling
-    from sordino.parts.schedules._catalogue import SCHEDULES as SCHEDULES
-    from sordino.parts.schedules._catalogue import schedule_fields as schedule_fields
-    from sordino.parts.schedules._catalogue import schedule_named as schedule_named
-    from sordino.parts.schedules._catalogue import subsampled_schedule as subsampled_schedule
-    from sordino.parts.schedules._fitting import exponential_fit as exponential_fit
-    from sordino.parts.schedules._fitting import fit_exponential as fit_exponential
-    from sordino.parts.schedules._fitting import fitted_expinfl as fitted_expinfl
-    from sordino.parts.schedules._fitting import smoothed as smoothed
     from sordino.parts.schedules._influence import expinfl as expinfl
+    from sordino.parts.schedules._influence import exponential_fit as exponential_fit
+    from sordino.parts.schedules._influence import fit_exponential as fit_exponential
+    from sordino.parts.schedules._influence import fitted_expinfl as fitted_expinfl
     from sordino.parts.schedules._influence import geometric as geometric
     from sordino.parts.schedules._influence import momentum_quadratic as momentum_quadratic
+    from sordino.parts.schedules._influence import smoothed as smoothed
+    from sordino.parts.schedules._shapes import SCHEDULES as SCHEDULES
     from sordino.parts.schedules._shapes import ByParticipation as ByParticipation
     from sordino.parts.schedules._shapes import ExpInfluence as ExpInfluence
     from sordino.parts.schedules._shapes import Exponential as Exponential
@@ -91,8 +87,12 @@ if TYPE_CHECKING:
     from sordino.parts.schedules._shapes import MomentumQuadratic as MomentumQuadratic
     from sordino.parts.schedules._shapes import MomExpInfluence as MomExpInfluence
     from sordino.parts.schedules._shapes import Quadratic as Quadratic
+    from sordino.parts.schedules._shapes import schedule_fields as schedule_fields
+    from sordino.parts.schedules._shapes import schedule_from_json as schedule_from_json
+    from sordino.parts.schedules._shapes import schedule_named as schedule_named
     from sordino.parts.schedules._shapes import write_influence as write_influence
     from sordino.parts.schedules._subsampled import allocate_subsampled as allocate_subsampled
     from sordino.parts.schedules._subsampled import search_subsampled as search_subsampled
+    from sordino.parts.schedules._subsampled import subsampled_schedule as subsampled_schedule
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

@@ -13,11 +13,11 @@ paper counts in zCDP.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from sordino._base.errors import SordinoError, require_count, require_fraction, require_positive
+from sordino._base.types import Json
 from sordino.parts.schedules._base import NoiseSchedule, register
 from sordino.privacy import PrivacyFilter, mu_from_epsilon_delta, mu_of_pure, pure_of_mu
 
@@ -70,7 +70,7 @@ class AdaptiveBudget(NoiseSchedule):
     @classmethod
     def planned(
         cls,
-        options: Mapping[str, Any],
+        options: Json,
         steps: int,
         epsilon: float | None,
         delta: float | None,

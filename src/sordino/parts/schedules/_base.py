@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from typing import ClassVar, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,6 +29,7 @@ from sordino._base.errors import (
     shown,
 )
 from sordino._base.registry import Registry
+from sordino._base.types import Json
 
 # Numbers in a plan unpack to no more than this, whatever they claim: one for each of many steps.
 _LARGEST_PACKED = 128 << 20
@@ -47,7 +48,7 @@ class NoiseSchedule(ABC):
     def describe(self) -> str:
         """A short phrase for a plan's page."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain data that `schedule_from_json` reads back bit for bit."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         return {
@@ -59,7 +60,7 @@ class NoiseSchedule(ABC):
         }
 
 
-def _admit(kind: str, cls: Any) -> type[NoiseSchedule]:
+def _admit(kind: str, cls: object) -> type[NoiseSchedule]:
     if not (isinstance(cls, type) and issubclass(cls, NoiseSchedule) and is_dataclass(cls)):
         raise SordinoError(f"a schedule is a dataclass of NoiseSchedule, got {shown(cls)}")
     if getattr(cls, "kind", None) != kind:
@@ -94,7 +95,7 @@ class Uniform(NoiseSchedule):
         return "the same noise level in every step"
 
 
-def schedule_from_json(data: dict[str, Any]) -> NoiseSchedule:
+def schedule_from_json(data: Json) -> NoiseSchedule:
     """The schedule that `to_json` described."""
     if not isinstance(data, dict):
         raise SordinoError(f"a schedule must be a table of fields, got {shown(data)}")
@@ -107,14 +108,14 @@ def schedule_from_json(data: dict[str, Any]) -> NoiseSchedule:
     return make(kind, unpacked)
 
 
-def schedule_fields(kind: str) -> dict[str, Any]:
+def schedule_fields(kind: str) -> Json:
     """What a schedule of this kind is made of, with types."""
     cls = SCHEDULES[kind]
     hints = get_type_hints(cls)
     return {field.name: hints[field.name] for field in fields(cls)}  # type: ignore[arg-type]
 
 
-def make(kind: str, parameters: dict[str, Any]) -> NoiseSchedule:
+def make(kind: str, parameters: Json) -> NoiseSchedule:
     """The schedule of this kind with these parameters, or an error that names the right ones."""
     cls = SCHEDULES[kind]
     known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
@@ -167,11 +168,11 @@ def plain(schedule: NoiseSchedule) -> None:
             object.__setattr__(schedule, field.name, value.item())
 
 
-def _packed(values: tuple[float, ...]) -> dict[str, Any]:
+def _packed(values: tuple[float, ...]) -> Json:
     return {"count": len(values), "float64": pack(np.asarray(values, np.float64))}
 
 
-def _unpacked(data: dict[str, Any]) -> tuple[float, ...]:
+def _unpacked(data: Json) -> tuple[float, ...]:
     what = "packed numbers in this schedule"
     return tuple(unpack(data, "float64", "count", largest=_LARGEST_PACKED, what=what).tolist())
 
@@ -180,7 +181,7 @@ def _unpacked(data: dict[str, Any]) -> tuple[float, ...]:
 class PublicData:
     """Arrays of public (or synthetic) records, one row each: ``PublicData(features, labels)``."""
 
-    arrays: tuple[NDArray[Any], ...]
+    arrays: tuple[NDArray[np.generic], ...]
 
     def __init__(self, *arrays: ArrayLike) -> None:
         views = []

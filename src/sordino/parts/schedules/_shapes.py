@@ -25,9 +25,13 @@ from numpy.typing import NDArray
 
 from sordino._base.codec import load_json, save_json
 from sordino._base.errors import SordinoError, require_count, require_positive
+from sordino._base.types import Json
 from sordino.parts.schedules import _influence as sequences
 from sordino.parts.schedules._allocate import SAFE_RATIO, allocate
-from sordino.parts.schedules._base import NoiseSchedule, normalized, numbers, plain, register
+from sordino.parts.schedules._base import SCHEDULES as SCHEDULES
+from sordino.parts.schedules._base import NoiseSchedule, make, normalized, numbers, plain, register
+from sordino.parts.schedules._base import schedule_fields as schedule_fields
+from sordino.parts.schedules._base import schedule_from_json as schedule_from_json
 
 Array = NDArray[np.float64]
 
@@ -294,11 +298,32 @@ class ByParticipation(NoiseSchedule):
         return "noise that grows as the square root of how often a record has taken part"
 
 
+def schedule_named(schedule: str | NoiseSchedule, steps: int, **parameters: Any) -> NoiseSchedule:
+    """The schedule of this name with these parameters, checked to suit a run of `steps` steps.
+
+    A ready `NoiseSchedule` is checked and returned. An influence may also be named by the `file` that
+    ``sordino influence`` wrote; other parameters come before what is in it.
+
+    >>> schedule_named("exponential", 100, ratio=1.8).describe()
+    "exponentially falling noise, the first step's 1.8 times the last's"
+    """
+    if isinstance(schedule, NoiseSchedule):
+        if parameters:
+            raise SordinoError("parameters go with a schedule's name, not with a ready schedule")
+        built = schedule
+    else:
+        if schedule == Influence.kind and "file" in parameters:
+            parameters = read_influence(parameters.pop("file")) | parameters
+        built = make(schedule, parameters)
+    built.relative_noise(steps)
+    return built
+
+
 # A file with an influence: parameters of `Influence`, and how they were measured.
 INFLUENCE_FORMAT, INFLUENCE_VERSION = "sordino-influence", 1
 
 
-def write_influence(path: Path | str, schedule: Influence, about: Mapping[str, Any]) -> None:
+def write_influence(path: Path | str, schedule: Influence, about: Mapping[str, object]) -> None:
     """Write the influence behind a schedule, for plans like the one that it was measured with.
 
     Args:
@@ -308,7 +333,7 @@ def write_influence(path: Path | str, schedule: Influence, about: Mapping[str, A
     save_json(path, {"format": INFLUENCE_FORMAT, "version": INFLUENCE_VERSION, **own, **about})
 
 
-def read_influence(path: Path | str) -> dict[str, Any]:
+def read_influence(path: Path | str) -> Json:
     """The parameters of `Influence` in a file of `write_influence`."""
     return load_json(path, "an influence file", _parameters)
 
@@ -316,7 +341,7 @@ def read_influence(path: Path | str) -> dict[str, Any]:
 _IN_FILE = ("ratio_cap", "separation", "log_q")
 
 
-def _parameters(data: Any) -> dict[str, Any]:
+def _parameters(data: object) -> Json:
     found = data if isinstance(data, dict) else {}
     if (found.get("format"), found.get("version")) != (INFLUENCE_FORMAT, INFLUENCE_VERSION):
         raise SordinoError("this is not an influence file as `sordino influence` writes it")

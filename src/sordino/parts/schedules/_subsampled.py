@@ -33,7 +33,9 @@ from sordino._base.errors import (
     require_fraction,
     require_positive,
 )
-from sordino.parts.schedules._allocate import allocate, capped, golden, predicted_cost
+from sordino.parts.schedules._allocate import SAFE_RATIO, allocate, capped, golden, predicted_cost
+from sordino.parts.schedules._base import NoiseSchedule, Uniform
+from sordino.parts.schedules._shapes import FixedSchedule
 from sordino.privacy import (
     MOST_LEVELS,
     SMALLEST_DELTA,
@@ -113,6 +115,38 @@ def allocate_subsampled(
         # epsilon falls at least as fast as 1/sigma, so this is enough but for rounding.
         sigma = sigma * (result / epsilon * (1 + 1e-6))
     raise SordinoError(f"no schedule was found that the accountant accepts at epsilon {epsilon:g}")
+
+
+def subsampled_schedule(
+    log_q: ArrayLike,
+    *,
+    rate: float,
+    steps: int,
+    epsilon: float,
+    delta: float,
+    adjacency: str = "add-remove",
+    method: str = "auto",
+    ratio_cap: float | None = SAFE_RATIO,
+) -> NoiseSchedule:
+    """The schedule for Poisson batches with this influence, `Uniform` where nothing is to be won.
+
+    A step function of few levels, so that accounting for them loses nothing.
+    """
+    result = search_subsampled(
+        log_q,
+        rate=rate,
+        steps=steps,
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=adjacency,
+        method=method,
+        ratio_cap=ratio_cap,
+    )
+    if result.method == "uniform":
+        return Uniform()
+    change = 100 * (result.relative_cost - 1)
+    label = f"noise levels fitted to Poisson batches ({result.method}; noise cost {change:+.0f} %)"
+    return FixedSchedule(tuple(result.sigma.tolist()), label)
 
 
 def search_subsampled(

@@ -2,7 +2,7 @@
 
 An update is `init` and `step` with the state passed in and out, like optax, plus `output`: what of
 the trajectory is returned (the last iterate, an average, a random one). Updates are hashable and
-compose: an estimate wrapper (`estimates.py`) turns noisy sums into a gradient estimate and hands
+compose: an estimate wrapper (`_wrappers.py`) turns noisy sums into a gradient estimate and hands
 it to an inner update.
 """
 
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from sordino._base.types import PyTree
 from sordino.privacy import PrivateEstimate
 
 
@@ -32,24 +33,24 @@ class StepInfo(NamedTuple):
     step: jax.Array
     steps: jax.Array
     learning_rate: jax.Array
-    keep: Any = 0.0
-    chosen: Any = 0
+    keep: jax.Array | float = 0.0
+    chosen: jax.Array | int = 0
 
 
 class Update(ABC):
     """One way to move. Subclasses are frozen dataclasses."""
 
     @abstractmethod
-    def init(self, params: Any) -> Any:
+    def init(self, params: PyTree) -> PyTree:
         """State before the first step."""
 
     @abstractmethod
     def step(
-        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
-    ) -> tuple[Any, Any]:
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
         """Parameters and state after one step."""
 
-    def output(self, params: Any, state: Any) -> Any:
+    def output(self, params: PyTree, state: PyTree) -> PyTree:
         """What the run returns: by default the last iterate."""
         return params
 
@@ -59,14 +60,14 @@ class Wrapper(Update):
 
     inner: Update
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: PyTree) -> PyTree:
         return self.inner.init(params), self.own_init(params)
 
-    def own_init(self, params: Any) -> Any:
+    def own_init(self, params: PyTree) -> PyTree:
         """This wrapper's own state before the first step."""
         return ()
 
-    def output(self, params: Any, state: Any) -> Any:
+    def output(self, params: PyTree, state: PyTree) -> PyTree:
         return self.inner.output(params, state[0])
 
 
@@ -77,20 +78,20 @@ class Projected(Update):
     inner: Update
     radius: float
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: PyTree) -> PyTree:
         return self.inner.init(params)
 
     def step(
-        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
-    ) -> tuple[Any, Any]:
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
         params, state = self.inner.step(params, state, estimate, info)
         return project(params, self.radius), state
 
-    def output(self, params: Any, state: Any) -> Any:
+    def output(self, params: PyTree, state: PyTree) -> PyTree:
         return self.inner.output(params, state)
 
 
-def project(params: Any, radius: float) -> Any:
+def project(params: PyTree, radius: float) -> PyTree:
     """The nearest point of the ball of `radius` around 0."""
     norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)))
     factor = jnp.minimum(1.0, radius / jnp.maximum(norm, 1e-30))

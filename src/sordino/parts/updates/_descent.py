@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from sordino._base.errors import require_choice
+from sordino._base.types import PyTree
 from sordino.parts.updates._base import StepInfo, Update, project
 from sordino.privacy import PrivateEstimate
 
@@ -28,12 +28,12 @@ class Descent(Update):
 
     transform: optax.GradientTransformation
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: PyTree) -> PyTree:
         return self.transform.init(params)
 
     def step(
-        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
-    ) -> tuple[Any, Any]:
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
         direction, state = self.transform.update(estimate.value, state, params)
         moved = jax.tree.map(
             lambda x, v: (x - info.learning_rate * v).astype(x.dtype), params, direction
@@ -50,12 +50,12 @@ class AdaptiveStep(Update):
 
     step_length: float
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: PyTree) -> PyTree:
         return ()
 
     def step(
-        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
-    ) -> tuple[Any, Any]:
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
         norm = optax.tree.norm(estimate.value)
         rate = jnp.minimum(info.learning_rate, self.step_length / jnp.maximum(norm, 1e-30))
         moved = jax.tree.map(lambda x, v: (x - rate * v).astype(x.dtype), params, estimate.value)
@@ -68,17 +68,17 @@ class Optax(Update):
 
     optimizer: optax.GradientTransformation
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: PyTree) -> PyTree:
         return self.optimizer.init(params)
 
     def step(
-        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
-    ) -> tuple[Any, Any]:
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
         updates, state = self.optimizer.update(estimate.value, state, params)
         return optax.apply_updates(params, updates), state
 
 
-def _unit_length(direction: Any, params: Any) -> Any:
+def _unit_length(direction: PyTree, params: PyTree) -> PyTree:
     """``m / |m|`` over all parameters together (0 stays 0)."""
     norm = optax.tree.norm(direction)
     return jax.tree.map(lambda leaf: leaf / jnp.maximum(norm, 1e-30), direction)
@@ -100,11 +100,11 @@ def named_transform(name: str, momentum: float) -> optax.GradientTransformation:
     return optax.trace(decay=momentum) if momentum else optax.identity()
 
 
-def _projected(point: Any, radius: float | None) -> Any:
+def _projected(point: PyTree, radius: float | None) -> PyTree:
     return point if radius is None else project(point, radius)
 
 
-def _same_dtypes(value: Any, like: Any) -> Any:
+def _same_dtypes(value: PyTree, like: PyTree) -> PyTree:
     return jax.tree.map(lambda v, x: v.astype(x.dtype), value, like)
 
 
@@ -120,12 +120,12 @@ class NesterovCoupling(Update):
     kappa: float = 0.5
     radius: float | None = None
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: PyTree) -> PyTree:
         return params, params
 
     def step(
-        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
-    ) -> tuple[Any, Any]:
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
         z, _ = state
         t = info.step.astype(jnp.float32)
         S, rate = estimate.value, info.learning_rate
@@ -137,7 +137,7 @@ class NesterovCoupling(Update):
         x, z, y = (_same_dtypes(value, params) for value in (x, z, y))
         return x, (z, y)
 
-    def output(self, params: Any, state: Any) -> Any:
+    def output(self, params: PyTree, state: PyTree) -> PyTree:
         return state[1]
 
 
@@ -147,12 +147,12 @@ class AnytimeAverage(Update):
 
     radius: float | None = None
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: PyTree) -> PyTree:
         return params
 
     def step(
-        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
-    ) -> tuple[Any, Any]:
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
         w = jax.tree.map(lambda a, q: a - info.learning_rate * q, state, estimate.value)
         w = _projected(w, self.radius)
         share = 2 / (info.step.astype(jnp.float32) + 3)
@@ -170,14 +170,14 @@ class Storm(Update):
 
     c: float = 100.0
     w: float = 0.1
-    penalty: Callable[[Any], Any] | None = None
+    penalty: Callable[[PyTree], PyTree] | None = None
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: PyTree) -> PyTree:
         return jax.tree.map(jnp.zeros_like, params), jnp.float32(0), jnp.float32(1)
 
     def step(
-        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
-    ) -> tuple[Any, Any]:
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
         d, squares, a = state
         now, before = estimate.value
         norm2 = sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(now))

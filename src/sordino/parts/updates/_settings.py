@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import optax
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_choice, require_fraction, require_positive
+from sordino._base.types import PyTree
 from sordino.parts.contributions._contributions import Contribution, Lagged
 from sordino.parts.mechanisms import _maps as maps
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
-from sordino.parts.updates._averaging import RandomIterate, TailAveraged
 from sordino.parts.updates._base import Projected, Update
 from sordino.parts.updates._descent import (
     TRANSFORMS,
@@ -25,7 +25,13 @@ from sordino.parts.updates._descent import (
     Storm,
     named_transform,
 )
-from sordino.parts.updates._estimates import LaggedMomentumEstimate, RecursiveEstimate, Regularized
+from sordino.parts.updates._wrappers import (
+    LaggedMomentumEstimate,
+    RandomIterate,
+    RecursiveEstimate,
+    Regularized,
+    TailAveraged,
+)
 
 # Optimizers that say themselves where gradients are evaluated, and need a weighted estimate.
 COUPLED = ("nesterov", "anytime")
@@ -83,8 +89,8 @@ class UpdateSettings:
         self,
         contribution: Contribution,
         *,
-        optimizer: Any | None = None,
-        penalty: Callable[[Any], Any] | None = None,
+        optimizer: optax.GradientTransformation | None = None,
+        penalty: Callable[[PyTree], PyTree] | None = None,
     ) -> Update:
         """The update for this kind of contribution.
 
@@ -111,8 +117,8 @@ class UpdateSettings:
     def _mover(
         self,
         contribution: Contribution,
-        optimizer: Any | None,
-        penalty: Callable[[Any], Any] | None,
+        optimizer: optax.GradientTransformation | None,
+        penalty: Callable[[PyTree], PyTree] | None,
     ) -> Update:
         """What moves along a gradient estimate."""
         if optimizer is not None:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino._base.clock import utc_now
+from sordino._base.codec import utc_now
 from sordino._base.errors import DAMAGE, SordinoError, one_line
 from sordino._base.keystore import KeyStore
 from sordino._base.sqlite import Database, FileKind

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sordino._base.clock import utc_now
+from sordino._base.codec import utc_now
 from sordino._base.errors import SordinoError
 from sordino._base.keystore import KeyStore
 from sordino._base.sqlite import FileKind

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino._base.clock import utc_now
+from sordino._base.codec import utc_now
 from sordino._base.errors import PlanMismatchError, SordinoError
 from sordino._base.keys import KEY_BYTES, RunKey
 from sordino._base.keystore import KeyStore

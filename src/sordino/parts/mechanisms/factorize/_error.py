@@ -8,8 +8,6 @@ Workloads of any kind become matrices here: Toeplitz, other maps, weighted or no
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import solve_triangular
@@ -64,7 +62,7 @@ def rmse(error: npt.ArrayLike, sensitivity: float = 1.0) -> float:
     return float(sensitivity * np.sqrt(np.mean(np.square(error))))
 
 
-def workload_matrix(workload: Any, n: int) -> Array:
+def workload_matrix(workload: LinearMap | npt.ArrayLike, n: int) -> Array:
     """``W`` with n columns, float64: from `matrix(n)`, from `apply`, or a matrix as it is."""
     n = require_count("n", n)
     if hasattr(workload, "matrix"):

@@ -45,7 +45,7 @@ def column_norms(coef: npt.ArrayLike, n: int) -> Array:
     ``C diag(1 / column_norms)`` has sensitivity exactly 1 for one participation; its noise is that
     of ``C`` with row t multiplied by ``column_norms[t]`` (Choquette-Choo et al. 2024).
     """
-    squares = np.cumsum(_padded(coef, n) ** 2)
+    squares = np.cumsum(padded(coef, n) ** 2)
     return np.sqrt(squares[::-1])
 
 
@@ -74,26 +74,6 @@ def inverse_coefficients(coef: npt.ArrayLike, n: int) -> Array:
     return np.asarray(g, np.float64)
 
 
-def fixed_order_sensitivity(
-    coef: npt.ArrayLike, n: int, separation: int | None = None, participations: int = 1
-) -> float:
-    """Sensitivity of a non-negative Toeplitz strategy to one example in a fixed order.
-
-    The example takes part at steps ``j, j + separation, ...`` below n, at most ``participations``
-    times. ``C >= 0`` makes all inner products of columns non-negative, so the bound
-    ``sum |X_st|`` is attained (Choquette-Choo et al. 2023) and equals the norm of the sum of the
-    columns; a later start j only cuts that sum short, so j = 0 is the worst.
-    """
-    c = _padded(coef, n)
-    if np.any(c < 0.0):
-        raise SordinoError("coef must be non-negative, or the sum of columns is no bound")
-    separation, participations = resolve_participation(n, separation, participations)
-    total = np.zeros(n)
-    for start in range(0, participations * separation, separation):
-        total[start:] += c[: n - start]
-    return float(np.linalg.norm(total))
-
-
 def resolve_participation(n: int, separation: int | None, participations: int) -> tuple[int, int]:
     """The spacing and the number of participations that fit below n, both checked."""
     n = require_count("n", n)
@@ -117,7 +97,7 @@ def _checked(coef: npt.ArrayLike, n: int) -> Array:
     return c[: require_count("n", n)]
 
 
-def _padded(coef: npt.ArrayLike, n: int) -> Array:
+def padded(coef: npt.ArrayLike, n: int) -> Array:
     c = _checked(coef, n)
     return np.concatenate([c, np.zeros(n - len(c))])
 
@@ -195,6 +175,6 @@ def optimize_banded(
 
 def _lagged_products(a: Array, b: Array, lags: int) -> Array:
     """``sum_t a_t b_{t-j}`` for j = 0..lags-1."""
-    full = correlate(a, b, mode="full", method="fft")
+    full = correlate(a, b)
     middle = len(b) - 1
     return np.asarray(full[middle : middle + lags], np.float64)

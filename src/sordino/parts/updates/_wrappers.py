@@ -1,17 +1,22 @@
-"""Estimates: linear maps that turn noisy sums of differences back into gradient estimates.
+"""Updates around another one: what estimate it is given, and what of its trajectory is returned.
 
-Everything here is computed from released values only.
+*Estimates* are linear maps that turn noisy sums of differences back into gradient estimates, from
+released values only.
+
+*Outputs*: averaging the last iterates is free, and it removes much of the noise. A random iterate is what
+the theory of non-convex methods speaks of; its index is drawn before the run, from nothing that depends
+on data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from sordino._base.types import PyTree
 from sordino.parts.updates._base import StepInfo, Update, Wrapper
 from sordino.privacy import PrivateEstimate
 
@@ -22,12 +27,12 @@ class RecursiveEstimate(Wrapper):
 
     inner: Update
 
-    def own_init(self, params: Any) -> Any:
+    def own_init(self, params: PyTree) -> PyTree:
         return jax.tree.map(jnp.zeros_like, params)
 
     def step(
-        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
-    ) -> tuple[Any, Any]:
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
         inner, G = state
         G = jax.tree.map(lambda old, new: info.keep * old + new, G, estimate.value)
         params, inner = self.inner.step(params, inner, PrivateEstimate(G), info)
@@ -51,7 +56,7 @@ class LaggedMomentumEstimate(Wrapper):
     gamma: float
     channels: int = 1
 
-    def own_init(self, params: Any) -> Any:
+    def own_init(self, params: PyTree) -> PyTree:
         zero = jax.tree.map(jnp.zeros_like, params)
         ring = jax.tree.map(
             lambda leaf: jnp.zeros((self.lag, *jnp.shape(leaf)), jnp.result_type(leaf)), params
@@ -59,8 +64,8 @@ class LaggedMomentumEstimate(Wrapper):
         return ring, zero, zero, zero
 
     def step(
-        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
-    ) -> tuple[Any, Any]:
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
         inner, (ring, recent, first_epoch, residual) = state
         value = estimate.value
         new, rest = value if self.channels == 2 else (value, None)
@@ -97,14 +102,70 @@ class Regularized(Wrapper):
     """
 
     inner: Update
-    gradient: Callable[[Any], Any]
+    gradient: Callable[[PyTree], PyTree]
     weighted: bool = False
 
     def step(
-        self, params: Any, state: Any, estimate: PrivateEstimate, info: StepInfo
-    ) -> tuple[Any, Any]:
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
         inner, own = state
         weight = info.step + 1.0 if self.weighted else 1.0
         total = jax.tree.map(lambda g, r: g + weight * r, estimate.value, self.gradient(params))
         params, inner = self.inner.step(params, inner, PrivateEstimate(total), info)
         return params, (inner, own)
+
+
+@dataclass(frozen=True)
+class TailAveraged(Update):
+    """`inner`, returning the mean of the iterates after step ``(1 - fraction) * steps``."""
+
+    inner: Update
+    fraction: float
+
+    def init(self, params: PyTree) -> PyTree:
+        return self.inner.init(params), jax.tree.map(jnp.zeros_like, params), jnp.float32(0)
+
+    def step(
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
+        inner, mean, count = state
+        params, inner = self.inner.step(params, inner, estimate, info)
+        start = jnp.floor((1 - self.fraction) * info.steps.astype(jnp.float32))
+        taken = (info.step >= jnp.minimum(start, info.steps - 1)).astype(jnp.float32)
+        count = count + taken
+        weight = taken / jnp.maximum(count, 1)
+        mean = jax.tree.map(lambda m, x: m + weight.astype(m.dtype) * (x - m), mean, params)
+        return params, (inner, mean, count)
+
+    def output(self, params: PyTree, state: PyTree) -> PyTree:
+        inner, mean, count = state
+        last = self.inner.output(params, inner)
+        return _mean_or_last(mean, last, count)
+
+
+@dataclass(frozen=True)
+class RandomIterate(Wrapper):
+    """`inner`, returning the iterate that step `info.chosen` evaluated gradients at."""
+
+    inner: Update
+
+    def own_init(self, params: PyTree) -> PyTree:
+        return params
+
+    def step(
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
+        inner, kept = state
+        now = info.step <= info.chosen
+        kept = jax.tree.map(lambda x, k: jnp.where(now, x, k), params, kept)
+        params, inner = self.inner.step(params, inner, estimate, info)
+        return params, (inner, kept)
+
+    def output(self, params: PyTree, state: PyTree) -> PyTree:
+        return state[1]
+
+
+@jax.jit
+def _mean_or_last(mean: PyTree, last: PyTree, count: jax.Array) -> PyTree:
+    """Before the tail begins there is nothing to average yet."""
+    return jax.tree.map(lambda m, x: jnp.where(count > 0, m, x), mean, last)
