@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.together.parties import _meeting as meeting
+from sordino.together.parties import _party as meeting
 from sordino.together.parties._journal import TurnJournal
-from sordino.together.parties._meeting import Meeting
+from sordino.together.parties._party import Meeting
 from sordino.together.secure import _transport as transport
 from sordino.together.secure._mask import Pads
 from sordino.together.secure._transport import StarTransport

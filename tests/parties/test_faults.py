@@ -25,8 +25,7 @@ from sordino.together._certificates import RosterEntry, new_certificate
 from sordino.together.parties._consortium import PartyCard
 from sordino.together.parties._journal import TurnJournal
 from sordino.together.parties._learner import Learner, PartyRows
-from sordino.together.parties._meeting import Meeting
-from sordino.together.parties._party import run_party
+from sordino.together.parties._party import Meeting, run_party
 from sordino.together.parties._terms import Terms, agree
 from sordino.together.secure import _transport as transport
 from sordino.together.secure._mask import MaskSum

@@ -15,9 +15,9 @@ import pytest
 from sordino._base.errors import SordinoError, one_line
 from sordino._base.keystore import KeyStore
 from sordino.together._certificates import Roster, RosterEntry
-from sordino.together.parties import _meeting as meeting
+from sordino.together.parties import _party as meeting
 from sordino.together.parties._journal import TurnJournal
-from sordino.together.parties._meeting import FACTS, MOST_SKEW, Meeting, confirm, meet
+from sordino.together.parties._party import FACTS, MOST_SKEW, Meeting, confirm, meet
 from sordino.together.secure import _transport as transport
 from sordino.together.secure._mask import Pads, new_private_key, public_key
 from sordino.together.secure._transport import StarTransport

@@ -155,7 +155,7 @@ def messages() -> dict[str, tuple[Callable[[bytes], Any], list[bytes]]]:
     )
     from sordino.together.federated._durable import MessageSeal
     from sordino.together.parties._journal import TurnSeal, unpacked
-    from sordino.together.parties._meeting import _divided, _facts, _opened
+    from sordino.together.parties._party import _divided, _facts, _opened
     from sordino.together.secure._spu_side import LENGTHS, Node, read_frame
     from sordino.together.sites._models import model_from_json
 

@@ -25,7 +25,7 @@ from sordino.together._certificates import (
     new_certificate,
     read_client_key,
 )
-from sordino.together.parties import _meeting as meeting
+from sordino.together.parties import _party as meeting
 from sordino.together.parties._consortium import Consortium, PartyCard
 from sordino.together.parties._journal import TurnJournal
 from sordino.together.secure._transport import StarTransport

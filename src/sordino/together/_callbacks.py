@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from sordino.together.federated._coordinator import RoundRecord
     from sordino.together.parties._journal import TurnRecord
     from sordino.together.parties._learner import Learner
-    from sordino.together.parties._meeting import Meeting
+    from sordino.together.parties._party import Meeting
 
 
 @dataclass(frozen=True)

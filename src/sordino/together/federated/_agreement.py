@@ -10,28 +10,16 @@ Who is trusted (papers/02 sections 1.3, 1.4 and 5.4):
     secure-sum   the server sees sums over a cohort only; its honest members' noise adds up
     trusted      the server sees clipped sums, and adds one noise for all
 
-Under a secure sum with n honest members in every cohort, split what one example adds to the sum into n
-whole parts, one for each member: the sum is the same. So it is a function of n independent streams,
-each of which the example moves by ``reach / n + sqrt(d)`` at most (the parts are rounded), and
-
-    mu^2  <=  sum_i mu_i^2(reach / n + sqrt(d))
-
-for whatever cohorts, also if a server chooses them: every client limits its own stream to ``mu^2 / n``.
-
-What one client has spent is not n times its own stream's mu^2 where noise is cancelled: the helpers go
-on cancelling the noise that hid it when it has long stopped, as far as they may. Its own stream is
-known, and the n-1 others reach their limits at worst (`Agreement.total`):
-
-    mu^2  <=  mu_own^2 + (n - 1) (mu^2 / n)
-
-With fresh noise nothing is cancelled, all streams are alike, and it is n times its own.
+Under a secure sum with n honest members in every cohort, every client limits its own stream, which an
+example moves by ``reach / n + sqrt(d)`` at most, to ``mu^2 / n``. What it has spent (`Agreement.total`) is
+its own stream's mu^2 and all that the n-1 others may still spend, where noise is cancelled; with fresh
+noise, n times its own. Why: docs/federated.md, "Sums".
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -369,7 +357,7 @@ class Agreement:
         kinds = {entry.name: entry.type for entry in fields(cls)}
         try:
             for name, value in values.items():
-                values[name] = _READ[str(kinds[name])](value)
+                values[name] = _read(str(kinds[name]), value)
             return cls(**values)
         except SordinoError:
             raise
@@ -384,41 +372,20 @@ class Agreement:
         return load_json(path, "an agreement", cls.from_json)
 
 
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 63:
+def _read(kind: str, value: object) -> object:
+    """A field's value, if it is one of that kind (an annotation, as text)."""
+    if kind == "float | None":
+        return None if value is None else _read("float", value)
+    if kind == "tuple[str, ...]" and isinstance(value, list):
+        return tuple(_read("str", entry) for entry in value)
+    if isinstance(value, bool) or kind == "bool":
+        good = isinstance(value, bool) and kind == "bool"
+    elif kind == "str":
+        good = isinstance(value, str) and len(value) <= 400
+    elif kind == "float" and isinstance(value, int | float):
+        return float(value)
+    else:
+        good = kind == "int" and isinstance(value, int) and abs(value) < 1 << 63
+    if not good:
         raise TypeError
     return value
-
-
-def _real(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError
-    return float(value)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or len(value) > 400:
-        raise TypeError
-    return value
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-def _names(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise TypeError
-    return tuple(_text(entry) for entry in value)
-
-
-_READ: dict[str, Callable[[object], object]] = {
-    "int": _whole,
-    "float": _real,
-    "str": _text,
-    "bool": _flag,
-    "tuple[str, ...]": _names,
-    "float | None": lambda value: None if value is None else _real(value),
-}

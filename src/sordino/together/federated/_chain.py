@@ -7,26 +7,16 @@ whose own keys were forgotten after the next commit (papers/02 5.1 and 5.2, E2).
 
 **What it costs**, for one example of one client, message by message.
 
-Message l cancels (a part of) the noise of its *parent* p(l): it is ``s_l + y_l - rho(y_p)`` with fresh
-noise y_l of variance V_l and ``rho(y) = round(leak * y)``, all in whole lattice steps. Put ``R_l =
-message_l + rho(R_p)``, which anybody can compute from the messages. Then ``R_l = A_l + y_l`` with
+Message l is ``s_l + y_l - rho(y_p)``: fresh noise y_l of variance V_l, less (a part of) the noise of its
+*parent* p, ``rho(y) = round(leak * y)``, all in whole lattice steps. If one example's vectors change by at
+most `reach`,
 
-    A_l = s_l + rho(R_p) - rho(R_p - A_p),
+    mu^2 = sum_l (a_l reach)^2 / (V_l - 1/12)                                  (papers/02 2.1 and 2.3)
+    a_l  = [example is in message l] + min(a_p, leak a_p + r),        r = sqrt(d) / reach,
 
-so, given everything before, R_l is a Gaussian release of A_l. If one example's vectors change by at
-most `reach`, A_l changes by at most ``a_l * reach`` with
-
-    a_l = [example is in message l] + min(a_p, leak a_p + r),        r = sqrt(d) / reach,
-
-because on the integers rho is monotone and moves by 0 or 1 from one number to the next (r is there
-only for 0 < leak < 1; with leak 1 nothing is rounded, with leak 0 nothing is taken back). Whoever
-chooses the requests, in view of all messages, learns exactly as much as from a sequence of Gaussian
-mechanisms:
-
-    mu^2 = sum_l (a_l reach)^2 / V'_l                                          (papers/02 2.1 and 2.3)
-
-with ``V' = V - 1/12`` for discrete noise (`privacy/_discrete.py`). It holds for any tree of parents, so
-a server that lies about what it has committed is paid for like any other.
+r for 0 < leak < 1 only, 1/12 because noise is discrete (`privacy/_discrete.py`). It holds for any tree of
+parents, so a server that lies about what it has committed is paid for like any other. The proof is in
+docs/federated.md, "One client's messages".
 """
 
 from __future__ import annotations

@@ -137,11 +137,7 @@ def compiled(kind: ClientEvaluator) -> Callable[..., jax.Array]:
     """
 
     def total(
-        point: jax.Array,
-        previous: jax.Array,
-        block: PyTree,
-        mask: jax.Array,
-        numbers: jax.Array,
+        point: jax.Array, previous: jax.Array, block: PyTree, mask: jax.Array, numbers: jax.Array
     ) -> jax.Array:
         now, before, clip, bound, step, batch = numbers
         terms = {"now": now, "before": before, "clip": clip, "bound": bound[None], "step": step}

@@ -61,13 +61,7 @@ _STATE = FileKind(
     ),
     busy="it is running already",
 )
-_ARRAYS = {
-    "point": "<f4",
-    "previous": "<f4",
-    "weights": "<f8",
-    "total": "<i8",
-    "average": "<f8",
-}
+_ARRAYS = {"point": "<f4", "previous": "<f4", "weights": "<f8", "total": "<i8", "average": "<f8"}
 _KIND = "federated-server"
 # Under a secure sum, a cohort of which a member stays silent this often is given up.
 PATIENCE = 3
@@ -289,11 +283,7 @@ class DurableServer:
             )
 
     def _write(
-        self,
-        values: Mapping[str, Any],
-        *,
-        clear: bool = False,
-        record: RoundRecord | None = None,
+        self, values: Mapping[str, Any], *, clear: bool = False, record: RoundRecord | None = None
     ) -> None:
         """One transaction; synced when it returns."""
         if self._file is None:

@@ -287,10 +287,7 @@ def plan_lines(agreement: Agreement, done: int) -> list[tuple[str, str]]:
         ("clients", f"M = {M:,}, of which m = {m:,} make a round{spare}"),
         ("rounds", f"T = {T:,}; {done:,} are over"),
         ("budget", f"mu = {agreement.mu:.6g} for {change(agreement.adjacency, one)}"),
-        (
-            "message",
-            f"{plural(agreement.batch, 'example')}; each one is used {uses}",
-        ),
+        ("message", f"{plural(agreement.batch, 'example')}; each one is used {uses}"),
         ("cap", f"a client sends at most {agreement.cap:,} messages"),
         ("clip", f"S = {agreement.clip:g}: the largest norm of {clipped}"),
         (

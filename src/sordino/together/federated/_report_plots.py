@@ -73,12 +73,7 @@ def participation_figure(facts: Facts) -> Figure:
     picture = np.empty((rows, columns, 4))
     picture[..., :3] = _rgb(_DOT) + share[..., None] * (_rgb(ORANGE) - _rgb(_DOT))
     picture[..., 3] = strength
-    axes.imshow(
-        picture,
-        aspect="auto",
-        interpolation="none",
-        extent=(0.5, T + 0.5, M + 0.5, 0.5),
-    )
+    axes.imshow(picture, aspect="auto", interpolation="none", extent=(0.5, T + 0.5, M + 0.5, 0.5))
     axes.grid(False)
     if rows <= _NAMED:
         axes.set_yticks(range(1, M + 1), [_short(c.name) for c in facts.clients])
@@ -93,11 +88,7 @@ def participation_figure(facts: Facts) -> Figure:
         axes.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         name_axes(axes, "", "round", "client (number in the table)")
     step_ticks(axes)
-    add_legend(
-        figure,
-        [Patch(color=_DOT), Patch(color=ORANGE)],
-        [_TAKEN, _ASKED],
-    )
+    add_legend(figure, [Patch(color=_DOT), Patch(color=ORANGE)], [_TAKEN, _ASKED])
     return figure
 
 

@@ -241,8 +241,8 @@ class Server:
         return None
 
     def _commit(self, state: ServerState) -> ServerState:
-        """q, w and x after the round whose m messages are in the inbox."""
-        agreement, t = self.agreement, state.round
+        """The state after the round whose m messages are in the inbox."""
+        agreement = self.agreement
         with np.errstate(over="ignore"):
             added = np.zeros(agreement.parameters, np.int64)
             for reply in state.inbox.values():
@@ -250,24 +250,9 @@ class Server:
         account, key = state.account, None
         if self.secret is not None:
             added, account, key = self._noised(state, added)
-        total = state.total + added
-        estimate = (total if agreement.kind.accumulates else added) * (
-            agreement.step / agreement.divisor
-        )
-        weights = self._projected(state.weights - agreement.learning_rate * estimate)
-        if agreement.kind.accumulates:
-            moved = state.point + 2 / (t + 2) * (weights - state.point)
-        else:
-            moved = weights
         return replace(
-            state,
+            self.moved(state, added),
             turn=state.turn + 1,
-            round=t + 1,
-            point=moved.astype(np.float32),
-            previous=state.point,
-            weights=weights,
-            total=total,
-            average=state.average + (weights - state.average) / t,
             committed={
                 **state.committed,
                 **{name: reply.index for name, reply in state.inbox.items()},
@@ -276,6 +261,27 @@ class Server:
             inbox={},
             account=account,
             last_key=key,
+        )
+
+    def moved(self, state: ServerState, added: NDArray[np.int64]) -> ServerState:
+        """q, w and x after a round whose sum is `added`, noise included."""
+        agreement, t = self.agreement, state.round
+        total = state.total + added
+        estimate = (total if agreement.kind.accumulates else added) * (
+            agreement.step / agreement.divisor
+        )
+        weights = self._projected(state.weights - agreement.learning_rate * estimate)
+        point = weights
+        if agreement.kind.accumulates:
+            point = state.point + 2 / (t + 2) * (weights - state.point)
+        return replace(
+            state,
+            round=t + 1,
+            point=point.astype(np.float32),
+            previous=state.point,
+            weights=weights,
+            total=total,
+            average=state.average + (weights - state.average) / t,
         )
 
     def _noised(

@@ -27,7 +27,6 @@ accounts, refusals, masks that add up to nothing.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -54,6 +53,7 @@ from sordino.together.federated._cohorts import Cohorts, cohorts_of
 from sordino.together.federated._contribution import ClientEvaluator, LocalData, Loss
 from sordino.together.federated._messages import RoundRequest
 from sordino.together.federated._rounds import RoundSimulation, SimulationState
+from sordino.together.federated._server import Server, ServerState
 from sordino.together.federated._sum_stream import (
     Observers,
     RoundNoise,
@@ -68,21 +68,24 @@ Integers = NDArray[np.int64]
 SERVER = "(server)"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Replayed:
-    """The server's numbers after `done` rounds, as in `server.ServerState`."""
+    """The server's numbers after some rounds."""
 
-    done: int
-    point: NDArray[np.float32]
-    previous: NDArray[np.float32]
-    weights: NDArray[np.float64]
-    total: Integers
-    average: NDArray[np.float64]
-    accumulates: bool
+    server: Server
+    state: ServerState
+
+    @property
+    def done(self) -> int:
+        return self.state.round - 1
 
     @property
     def output(self) -> NDArray[np.float32]:
-        return self.point if self.accumulates else self.average.astype(np.float32)
+        return self.server.output(self.state)
+
+    @property
+    def total(self) -> Integers:
+        return self.state.total
 
 
 @dataclass
@@ -105,7 +108,7 @@ def replay(
     seed: int,
     cohorts: Cohorts,
 ) -> Iterator[Replayed]:
-    """The server's numbers after every round; one object, which changes.
+    """The server's numbers after every round.
 
     Args:
       orders: in which each client takes its examples.
@@ -116,17 +119,15 @@ def replay(
         for part, order in zip(data, orders, strict=True)
     ]
     chains = [_Chain(insecure_secret(seed, name)) for name in agreement.clients]
-    server = insecure_secret(seed, SERVER)
+    secret = insecure_secret(seed, SERVER) if agreement.trust == "trusted" else None
+    server = Server(agreement, local[0].start, secret)
+    state = server.begin()
     before: Integers | None = None
-    start = local[0].start
-    centre = start.astype(np.float64)
-    zero = np.zeros(agreement.parameters, np.int64)
-    state = Replayed(0, start, start, centre, zero, centre, agreement.kind.accumulates)
     for t, (members, late) in enumerate(zip(cohorts.members, cohorts.late, strict=True), 1):
         names: tuple[str, ...] = ()
         if agreement.trust == "secure-sum":
             names = tuple(agreement.clients[i] for i in members)
-        added = zero.copy()
+        added = np.zeros(agreement.parameters, np.int64)
         for i in members:
             request = RoundRequest(
                 agreement.digest, t, t, state.point, state.previous, chains[i].committed, names
@@ -135,14 +136,14 @@ def replay(
         for i in late:
             chains[i].sent += 1
             chains[i].secret = turned(chains[i].secret)
-        if agreement.trust == "trusted":
+        if secret is not None:
             content = hashlib.sha256(added.tobytes()).digest()
             text = f"{agreement.digest}/{t}/{t}/".encode()
-            key = noise_key(server, hashlib.sha256(text + content).digest())
+            key = noise_key(secret, hashlib.sha256(text + content).digest())
             fresh = drawn(key, agreement.variance_of(t), agreement.parameters)
             added, before = added + _noised(agreement, fresh, before), fresh
-        _commit(agreement, state, t, added, centre)
-        yield state
+        state = server.moved(state, added)
+        yield Replayed(server, state)
 
 
 def _message(
@@ -170,26 +171,6 @@ def _noised(agreement: Agreement, fresh: Integers, before: Integers | None) -> I
     if before is None or not agreement.leak:
         return fresh
     return fresh - cancelled_draws(before, agreement.leak)
-
-
-def _commit(
-    agreement: Agreement, state: Replayed, t: int, added: Integers, centre: NDArray[np.float64]
-) -> None:
-    """q, w and x after a round: `Server._commit`, operation by operation."""
-    total = state.total + added
-    estimate = (total if state.accumulates else added) * (agreement.step / agreement.divisor)
-    weights = state.weights - agreement.learning_rate * estimate
-    if agreement.radius is not None:
-        away = weights - centre
-        norm = math.sqrt(float(away @ away))
-        if norm > agreement.radius:
-            weights = centre + away * (agreement.radius / norm)
-    moved = weights
-    if state.accumulates:
-        moved = state.point + 2 / (t + 2) * (weights - state.point)
-    state.done, state.total, state.weights = t, total, weights
-    state.point, state.previous = moved.astype(np.float32), state.point
-    state.average = state.average + (weights - state.average) / t
 
 
 NOISE = ("gaussian", "exact", "none")
@@ -305,7 +286,11 @@ def simulate(
         total=reached.total,
         cohorts=picked if several else picked[0],
         trace=tuple(trace),
-        guarantee=agreement.guarantee if noise != "none" else _nothing(agreement),
+        guarantee=agreement.guarantee
+        if noise != "none"
+        else Guarantee.nothing(
+            adjacency=agreement.adjacency, unit=agreement.unit, participation="without noise"
+        ),
         examples=tuple(sizes),
     )
 
@@ -352,9 +337,3 @@ def _shaped(kind: ClientEvaluator, output: NDArray[np.float32]) -> PyTree:
         return jax.tree.map(np.asarray, kind.unravel(jnp.asarray(output)))
     models = [jax.tree.map(np.asarray, kind.unravel(jnp.asarray(row))) for row in output]
     return jax.tree.map(lambda *leaves: np.stack(leaves), *models)
-
-
-def _nothing(agreement: Agreement) -> Guarantee:
-    return Guarantee.nothing(
-        adjacency=agreement.adjacency, unit=agreement.unit, participation="without noise"
-    )

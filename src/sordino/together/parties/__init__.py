@@ -3,7 +3,6 @@
 terms      what the parties agree on: a plan, their sizes, the engine, how many may collude
 learner    one party's computation: its rows, its vector of a turn, and the model after it
 journal    what a party has taken part in, on its own disk
-meeting    parties that come together find out where to go on
 party      the whole of one party: meet, sum, keep, go on
 consortium the file that all parties sign
 

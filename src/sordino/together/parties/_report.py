@@ -59,11 +59,7 @@ class PaperCost:
         return f"{self.numbers:,} numbers: {self.seconds:,.4g} s and {size}"
 
 
-PAPER = (
-    PaperCost(22, 3.52, 292),
-    PaperCost(123, 18.04, 1634),
-    PaperCost(26_010, 2370, 337_000),
-)
+PAPER = (PaperCost(22, 3.52, 292), PaperCost(123, 18.04, 1634), PaperCost(26_010, 2370, 337_000))
 _CLOSE = 1.5
 
 

@@ -27,7 +27,7 @@ the sum, and anybody can stop a turn.
 party does: without them it could let models drift apart unnoticed. They do not say that the sum is right,
 and do not make the end simultaneous: a party may have returned the sum when another one gives up. That one
 asks for the same turn again, with the same vector; or, with a nonce, the others give it the sum when they
-meet again (`parties/_meeting.py`), which is no secret among them.
+meet again (`parties/_party.py`), which is no secret among them.
 
 **Turns.** Noise is derived from the party's secret, the turn with its terms, and the vector, so the
 same call sends the same bytes again and tells nobody more. A turn with another vector would put two

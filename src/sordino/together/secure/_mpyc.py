@@ -137,15 +137,8 @@ class MpycSum:
     @property
     def assumption(self) -> TrustAssumption:
         """Of the parties, who compute themselves, t may collude."""
-        return TrustAssumption(
-            engine="mpyc",
-            parties=self._parties,
-            colluders=self._colluders,
-            compute_nodes=self._parties,
-            node_colluders=self._colluders,
-            active=False,
-            noise="inside",
-        )
+        m, t = self._parties, self._colluders
+        return TrustAssumption("mpyc", m, t, m, t, False, "inside")
 
     @property
     def bytes_sent(self) -> int:

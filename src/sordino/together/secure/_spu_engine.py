@@ -121,15 +121,7 @@ class SpuSum:
     @property
     def assumption(self) -> TrustAssumption:
         """One party, because it may be one that runs a node; the others' nodes do not collude."""
-        return TrustAssumption(
-            engine="spu",
-            parties=self._parties,
-            colluders=1,
-            compute_nodes=NODES,
-            node_colluders=1,
-            active=False,
-            noise="inside",
-        )
+        return TrustAssumption("spu", self._parties, 1, NODES, 1, False, "inside")
 
     @property
     def bytes_sent(self) -> int:

@@ -154,13 +154,7 @@ def drawing(words: int, bits: int, rungs: int) -> Callable[..., jax.Array]:
 class Node:
     """A node's runtime and its links to the other two."""
 
-    def __init__(
-        self,
-        rank: int,
-        links: Sequence[str],
-        timeout: float,
-        others: set[int],
-    ) -> None:
+    def __init__(self, rank: int, links: Sequence[str], timeout: float, others: set[int]) -> None:
         jax = import_module("jax")
         jax.config.update("jax_enable_x64", True)
         self._spu, self._lib = import_module("spu"), import_module("spu.libspu")

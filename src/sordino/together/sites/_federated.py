@@ -34,12 +34,7 @@ from sordino._base.errors import (
     require_positive,
     shown,
 )
-from sordino._base.files import (
-    new_folder,
-    remove_leftovers,
-    require_private,
-    write_atomically,
-)
+from sordino._base.files import new_folder, remove_leftovers, require_private, write_atomically
 from sordino._base.keystore import KeyStore
 from sordino._base.types import Json
 from sordino.together._certificates import (

@@ -24,12 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sordino._base.errors import SordinoError
-from sordino._base.files import (
-    new_folder,
-    remove_leftovers,
-    require_private,
-    write_atomically,
-)
+from sordino._base.files import new_folder, remove_leftovers, require_private, write_atomically
 from sordino._base.keystore import KeyStore
 from sordino._base.types import Json, PyTree
 from sordino._version import code_digest
@@ -40,8 +35,7 @@ from sordino.together._certificates import RosterEntry, new_certificate
 from sordino.together.parties._consortium import Consortium, PartyCard
 from sordino.together.parties._journal import TurnJournal
 from sordino.together.parties._learner import Learner
-from sordino.together.parties._meeting import Meeting
-from sordino.together.parties._party import PartyResult, engine_of, run_party
+from sordino.together.parties._party import Meeting, PartyResult, engine_of, run_party
 from sordino.together.secure._base import SecureSum
 from sordino.together.secure._mask import new_private_key, public_key
 from sordino.together.secure._transport import StarTransport

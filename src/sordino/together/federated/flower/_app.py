@@ -106,9 +106,7 @@ def configured_name(context: Context) -> str:
 
 
 def client_app(
-    endpoint_of: Callable[[str], Endpoint],
-    *,
-    name_of: Callable[[Context], str] = configured_name,
+    endpoint_of: Callable[[str], Endpoint], *, name_of: Callable[[Context], str] = configured_name
 ) -> ClientApp:
     """A ClientApp that hands each request to a client's endpoint and carries the reply back.
 
@@ -402,10 +400,7 @@ def simulate(
         server_app(strategy),
         client_app(endpoint_of, name_of=name_of),
         num_supernodes=len(listed),
-        backend_config={
-            "init_args": ray,
-            "client_resources": {"num_cpus": cpus, "num_gpus": 0.0},
-        },
+        backend_config={"init_args": ray, "client_resources": {"num_cpus": cpus, "num_gpus": 0.0}},
     )
     if not coordinator.finished:
         raise SordinoError("the simulation ended before the coordinator had finished")
@@ -510,10 +505,7 @@ class InProcessGrid(Grid):
 
 
 def run_in_process(
-    coordinator: Coordinator,
-    endpoints: Mapping[str, Endpoint],
-    *,
-    patience: float = 5.0,
+    coordinator: Coordinator, endpoints: Mapping[str, Endpoint], *, patience: float = 5.0
 ) -> None:
     """Run a coordinator with clients of this process until it has finished.
 

@@ -299,12 +299,7 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def _listening(
-    app: _AsgiApp,
-    known: Collection[bytes],
-    host: str,
-    port: int,
-    certificate: Path,
-    key: Path,
+    app: _AsgiApp, known: Collection[bytes], host: str, port: int, certificate: Path, key: Path
 ) -> Iterator[None]:
     """Serve an app over TLS, to clients with these keys, in a thread of its own."""
     try:

@@ -143,10 +143,7 @@ def _connected(server: str, key: Path, authority: Path) -> Iterator[tuple[FleetH
             server,
             insecure=False,
             root_certificates=roots,
-            interceptors=[
-                _Version(),
-                NodeAuthHttpInterceptor(private, private.public_key()),
-            ],
+            interceptors=[_Version(), NodeAuthHttpInterceptor(private, private.public_key())],
         )
     except (OSError, ValueError) as error:
         raise SordinoError(
