@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sordino.engine._release import estimate_of
 
 import sordino
 from sordino import LeastSquares, Logistic, SordinoError
 from sordino._base.keys import RunKey
 from sordino.engine import DrawnRows, GaussianNoise, Stepper, add_noise, train_many
 from sordino.engine._noise import Layout, noise_rows
+from sordino.engine._release import estimate_of
 from sordino.engine._run import TrainingRun
 from sordino.parts.contributions import Batch
 from sordino.parts.mechanisms._gaussian import gaussian_key, standard_normal_rows
