@@ -220,3 +220,67 @@ def test_the_old_name_of_the_noise_multiplier_says_the_new_one() -> None:
     with pytest.raises(AttributeError, match="its amount is `noise_multiplier`"):
         plan.noise  # noqa: B018
     assert plan.noise_kind == "gaussian"
+
+
+def test_names_are_texts() -> None:
+    """1 and "1" derived the same noise."""
+    for names in ((1, "1"), ("", "a"), ("a\n", "b"), ("\ud800", "b")):
+        others = [Count(0.01, name) for name in names]  # type: ignore[arg-type]
+        with pytest.raises(SordinoError, match="the name of a query must be a text"):
+            sordino.plan("dp-memf", beside=others, **ASKED)
+
+
+@dataclass(frozen=True)
+class Dear(Count):
+    """Costs a hundred times what it says in its description."""
+
+    def guarantee(self, *, adjacency: str, unit: str, delta_hint: float | None) -> Guarantee:
+        return replace(
+            super().guarantee(adjacency=adjacency, unit=unit, delta_hint=delta_hint),
+            gaussian_mu=100 * self.mu,
+        )
+
+
+def test_a_query_with_the_description_of_another_is_refused() -> None:
+    plan = sordino.plan("dp-memf", beside=[Count(0.05)], **ASKED)
+    with pytest.raises(SordinoError, match="Dear is not what reads its description"):
+        replace(plan, queries=(Dear(0.05), plan.training)).verify()
+
+
+@dataclass(frozen=True)
+class Weighted(Count):
+    """Its cost is in a field that is post-processing in a training run."""
+
+    workload: float = 1.0
+    kind: ClassVar[str] = "test-weighted"
+
+    def guarantee(self, *, adjacency: str, unit: str, delta_hint: float | None) -> Guarantee:
+        own = super().guarantee(adjacency=adjacency, unit=unit, delta_hint=delta_hint)
+        return replace(own, gaussian_mu=own.gaussian_mu * self.workload)
+
+    def decisive(self) -> tuple[object, ...]:
+        return (self.mu, self.workload)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**super().to_json(), "workload": self.workload}
+
+
+def test_every_field_of_another_query_decides() -> None:
+    QUERIES.add(Weighted.kind, lambda data: Weighted(data["mu"], data["name"], data["workload"]))
+    plan = sordino.plan("dp-memf", beside=[Weighted(0.01)], **ASKED)
+    with pytest.raises(SordinoError, match="states a guarantee that its noise does not give"):
+        replace(plan, queries=(Weighted(0.01, workload=1000.0), plan.training)).verify()
+
+
+def test_a_composed_run_is_never_free_and_has_no_checkpoint(tmp_path: Path) -> None:
+    """Who answers is not described, so another answer under the same key would cost nothing."""
+    plan = sordino.plan("dp-memf", beside=[Count(0.05)], **{**ASKED, "epsilon": 0.5})
+    ledger = Ledger.create(tmp_path / "a.ledger")
+    ledger.add_dataset("rows", epsilon=5.0, delta=1e-5)
+    key, start = RunKey.fresh(), np.zeros(3, np.float32)
+    asked: dict[str, Any] = {"ledger": ledger, "dataset": "rows", "run_key": key}
+    sordino.train(plan, Logistic(), start, rows(), **asked)
+    with pytest.raises(SordinoError):
+        sordino.train(plan, Logistic(), start, rows(), **asked)
+    with pytest.raises(SordinoError, match="a checkpoint is for a plan of training alone"):
+        sordino.train(plan, Logistic(), start, rows(), checkpoint=tmp_path / "run")

@@ -20,6 +20,8 @@ from sordino.models._search import PrivateSearch
 from sordino.parts._losses import Logistic
 from sordino.parts.contributions._contributions import Gradient
 from sordino.parts.contributions._rules import PairRule
+from sordino.parts.sampling import Population
+from sordino.planning import Training
 from sordino.planning import _training as planning
 from sordino.planning._plans import Plan
 from sordino.privacy._guarantee import Guarantee
@@ -264,3 +266,50 @@ def test_parts_of_a_plan_are_what_they_say() -> None:
     assert loose.hash == plan.hash
     with pytest.raises(SordinoError, match="_Loose is not what its recipe is made of"):
         sordino.train(loose, Logistic(), START, UNREAD)
+
+
+class _Silent(Training):
+    """A run that adds no noise, and describes itself as one that does."""
+
+    def noise_stds(self) -> Any:
+        return super().noise_stds() * 0
+
+
+class _Few(Population):
+    """Counts fewer steps than it has."""
+
+
+def test_runs_populations_and_parts_inside_parts_are_what_they_say() -> None:
+    """Classes with the same description as what was verified before."""
+    plan = made("dp-sgd", batch_size=6, epsilon=1.0)
+    run = plan.training
+    fields = {f.name: getattr(run, f.name) for f in dataclasses.fields(run)}
+    silent = dataclasses.replace(plan, queries=(_Silent(**fields),))
+    few = plan.with_training(population=_Few(**dataclasses.asdict(plan.population)))
+    scaled = made("dp-mu2", batch_size=6, schedule="participation", mechanism="cancelling")
+    for changed in (silent, few):
+        assert changed.hash == plan.hash
+        with pytest.raises(SordinoError, match="of another class"):
+            changed.verify()
+    inner = scaled.mechanism.inner  # type: ignore[attr-defined]
+    other = type("Other", (type(inner),), {})(
+        **{f.name: getattr(inner, f.name) for f in dataclasses.fields(inner)}
+    )
+    nested = dataclasses.replace(scaled.mechanism, inner=other)  # type: ignore[type-var]
+    with pytest.raises(SordinoError, match="is not what its recipe is made of"):
+        scaled.with_training(mechanism=nested).verify()
+
+
+def test_a_dense_matrix_has_nothing_above_its_diagonal() -> None:
+    """It is analysed and written by its lower triangle; noise of the rest would be shared by steps."""
+    plan = made("dp-memf", batch_size=6, mechanism="dense", steps=4)
+    full = np.asarray(plan.mechanism.noising).copy()  # type: ignore[attr-defined]
+    full[0, -1] = 1.0
+    with pytest.raises(SordinoError, match="lower triangular"):
+        dataclasses.replace(plan.mechanism, noising=full)  # type: ignore[type-var]
+
+
+def test_a_clip_beyond_what_sums_can_hold_is_refused() -> None:
+    """One record more or less decided whether a sum overflowed before its noise."""
+    with pytest.raises(SordinoError, match="may add up beyond float32"):
+        made(clip=1e36)

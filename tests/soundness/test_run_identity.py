@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -294,3 +295,56 @@ def test_what_calls_back_into_python_has_no_identity() -> None:
     sordino.train(**run, optimizer=optimizer)
     with pytest.raises(SordinoError, match="calls back into Python"):
         sordino.train(**run, optimizer=optimizer, run_key=RunKey.fresh())
+
+
+def _first_state(rate: float) -> Any:
+    return optax.inject_hyperparams(optax.sgd)(learning_rate=rate)
+
+
+@dataclass(frozen=True)
+class Scaled(sordino.parts.contributions.Evaluator):
+    """Rows of norm at most 1, multiplied by a number before the first step."""
+
+    factor: float = 1.0
+    clip: float = 1.0
+
+    def prepare(self, data: Any, valid: Any) -> tuple[Any, Any]:
+        return jax.tree.map(lambda leaf: leaf * self.factor, data), valid
+
+    def total(self, params: Any, memory: Any, batch: Any, terms: Any, step: Any) -> Any:
+        rows = batch.data[0]
+        norms = jnp.maximum(jnp.linalg.norm(rows, axis=1, keepdims=True), 1.0)
+        return sordino.privacy.ClippedSum(batch.present @ (rows / norms))
+
+
+def test_numbers_in_the_first_state_of_an_optimizer_are_part_of_a_run(ledger: Ledger) -> None:
+    """Two learning rates under one key and one charge: the difference of two releases had no noise."""
+    key, asked = RunKey.fresh(), {"ledger": ledger, "dataset": "people"}
+    gd = sordino.plan("dp-gd", examples=N, steps=2, epsilon=1.0, delta=1e-6)
+    given: tuple[Any, ...] = (gd, Logistic(), np.zeros(D, np.float32), (X, Y))
+    sordino.train(*given, run_key=key, optimizer=_first_state(2.0**-20), **asked)
+    sordino.train(*given, run_key=key, optimizer=_first_state(2.0**-20), **asked)  # the same: free
+    with pytest.raises(SordinoError, match="already used by another run"):
+        sordino.train(*given, run_key=key, optimizer=_first_state(64.0), **asked)
+    assert len(ledger.reservations()) == 1
+
+
+def test_what_prepares_the_records_is_part_of_a_run() -> None:
+    key = RunKey.fresh()
+    gd = sordino.plan("dp-gd", examples=N, steps=2, epsilon=1.0, delta=1e-6)
+    sordino.train(gd, Scaled(), np.zeros(D, np.float32), (X,), run_key=key)
+    with pytest.raises(SordinoError, match="already used by another run"):
+        sordino.train(gd, Scaled(0.5), np.zeros(D, np.float32), (X,), run_key=key)
+
+
+def test_the_gradient_of_a_regularizer_is_part_of_an_adaptive_run() -> None:
+    key = RunKey.fresh()
+    agd = sordino.plan("dp-agd", examples=N, steps=4, epsilon=2.0, delta=1e-6)
+    given: tuple[Any, ...] = (agd, Logistic(), np.ones(D, np.float32), (X, Y))
+    sordino.train(*given, run_key=key, regularizer=lambda w: 0.5 * jnp.sum(w**2))
+    with pytest.raises(SordinoError):
+        sordino.train(
+            *given,
+            run_key=key,
+            regularizer=lambda w: 0.5 * jnp.sum(jax.lax.stop_gradient(w) ** 2),
+        )

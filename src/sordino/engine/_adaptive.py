@@ -206,6 +206,8 @@ class AdaptiveRun:
             ),
         ]
         if self._penalty is not None:
+            estimate = PrivateEstimate(self._params)
+            programs.append(unit_direction.lower(self._penalty, estimate, self._params))
             programs.append(penalties.lower(self._penalty, self._params, self._params, sizes))
         return "\n".join(program.as_text() for program in programs)
 

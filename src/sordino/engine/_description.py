@@ -24,6 +24,7 @@ from importlib.metadata import version
 from typing import Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sordino._base.errors import PlanMismatchError, SordinoError
@@ -41,6 +42,7 @@ class Describable(Protocol):
     def lowered(self) -> str: ...
     def hold(self, text: str) -> None: ...
     def settings(self) -> str: ...
+    def released(self) -> tuple[PyTree, ...]: ...
 
 
 def describe(
@@ -57,7 +59,8 @@ def describe(
     return {
         "plan": digest.text("plan", plan_hash),
         "data": digest.arrays("data", data),
-        "start": digest.arrays("start", params),
+        # Not the parameters alone: an optimizer may hold its learning rate in its first state.
+        "start": digest.arrays("start", (params, tuple(run.released())[1:])),
         "settings": digest.text("settings", run.settings()),
         "program": digest.text("program", text),
         "environment": digest.text("environment", environment()),
@@ -112,6 +115,8 @@ class _Digest:
         leaves, structure = jax.tree.flatten(tree)
         state.update(str(structure).encode())
         for leaf in leaves:
+            if jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key):
+                leaf = jax.random.key_data(leaf)
             array = np.asarray(leaf)
             state.update(f"{array.dtype}{array.shape}".encode())
             if array.flags.c_contiguous:

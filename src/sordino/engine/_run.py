@@ -34,6 +34,7 @@ from sordino.engine._records import (
     as_records,
     batch_at,
     check_rows,
+    prepare,
 )
 from sordino.engine._stepper import (
     Loss,
@@ -225,12 +226,12 @@ class InMemoryDriver:
         )
         steps, picked = self.table.rows(0, 1), self.batches.picked(self.key, 0, 1)
         arguments = (state, self.records, rows, steps, picked)
-
-        def shape(leaf: ArrayLike) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf))
-
         run = partial(scan_steps, self.stepper, self.batches.slices)
-        return jax.jit(run).lower(*jax.tree.map(shape, arguments)).as_text()
+        return jax.jit(run).lower(*jax.tree.map(_shape, arguments)).as_text()
+
+
+def _shape(leaf: ArrayLike) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf))
 
 
 class PublicState(NamedTuple):
@@ -265,6 +266,7 @@ class TrainingRun:
         require_choice("driver", driver, DRIVERS)
         data = as_records(data if isinstance(data, tuple) else (data,))
         check_rows(plan, data)
+        self._shapes = jax.tree.map(_shape, data)
         params = as_parameters(params)
         stepper = stepper_of(
             plan,
@@ -357,7 +359,8 @@ class TrainingRun:
 
     def lowered(self) -> str:
         """The compiler's input for one step: loss, optimizer and all numbers that they hold."""
-        return self.driver.lowered(self.state)
+        prepared = prepare.lower(self.stepper.evaluator, self._shapes).as_text()
+        return f"{prepared}\n{self.driver.lowered(self.state)}"
 
 
 def _starts(plan: Plan, size: int, *, watched: bool, checkpointed: bool) -> list[int]:

@@ -166,6 +166,7 @@ class Session:
 
     def _step(self, batch: PyTree, rows: ArrayLike | None) -> None:
         self._check_not_finished()
+        done = self.done + 1
         batch = as_records(batch if isinstance(batch, tuple) else (batch,))
         size = row_count(batch)
         due, places, width = self._due()
@@ -189,8 +190,9 @@ class Session:
         row = jax.tree.map(lambda leaf: leaf[self.done - block.first], block.rows)
         now = self._table.at(self.done)
         state = compiled_step(stepper, self._state, Batch(padded, present), row, now)
-        done = self.done + 1
         noise_state = block.state_after if done == block.end else self._noise_state
+        if self._done != done - 1:
+            raise PlanMismatchError("another step was taken inside this one; this one is not taken")
         # In one go, after success: a step that failed or was interrupted is taken again with the same
         # noise on the same states, and never is one noise put around two sums.
         vars(self).update(_state=state, _noise_state=noise_state, _done=done)

@@ -145,6 +145,8 @@ def train(
     """
     plan.verify()
     check_runners(plan)
+    if checkpoint is not None:
+        refuse_others(plan, "a checkpoint")
     require_one_row(plan.guarantee.unit, stated=one_row_per_person)
     source = data if identified_by is None else identified_by
     if not isinstance(source, Source):
@@ -175,7 +177,11 @@ def train(
     history: list[Mapping[str, float]] = []
     # A fresh key that is not kept never comes again, and neither does its run.
     identity: Identity | None = None
-    if recovery is not None or run_key is not None or (account is not None and key.insecure):
+    described = (
+        recovery is not None or run_key is not None or (account is not None and key.insecure)
+    )
+    # Who answers other queries is not part of a run's description: such a run is never another one again.
+    if described and not plan.others:
         identity = describe(run, plan.hash, params, data, key)
     if recovery is not None and identity is not None:
         recovery.check(identity)

@@ -169,6 +169,7 @@ def plan(
         epsilon=epsilon,
         delta=delta,
     )
+    run.check(spec)
     built._remember()
     return built
 

@@ -209,6 +209,11 @@ class Plan:
         if not any(query is self.training for query in self.queries):
             raise SordinoError("this plan is damaged: its training run is none of its queries")
         self.training.check_parts()
+        for query in self.others:
+            if type(query_from_json(query.to_json())) is not type(query):
+                raise SordinoError(
+                    f"this plan is damaged: {type(query).__name__} is not what reads its description"
+                )
         digest = self._decisive_digest()
         if digest not in _VERIFIED:
             self._check()
@@ -229,9 +234,9 @@ class Plan:
         """Of what is written about them."""
         stated = [self.recipe, self.guarantee.to_json(), self.epsilon, self.delta]
         for query in self.queries:
-            stated.append(
-                {name: value for name, value in query.to_json().items() if name not in _FREE}
-            )
+            free = _FREE if isinstance(query, Training) else ()
+            written = query.to_json().items()
+            stated.append({name: value for name, value in written if name not in free})
         return digest_of(stated)
 
     def _remember(self) -> None:

@@ -61,6 +61,8 @@ def guarantee_of_all(
     """The guarantee of all answers together, on the same data."""
     names = [query.name for query in queries]
     for name in names:
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise SordinoError(f"the name of a query must be a text, got {shown(name)}")
         if names.count(name) > 1:  # they would have the same noise
             raise SordinoError(
                 f"two queries of this plan are called {name!r}; give each its own name"

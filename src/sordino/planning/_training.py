@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
@@ -217,12 +217,18 @@ class Training:
 
     def check_parts(self) -> None:
         """Refuse parts of other classes than their descriptions name: what they do would be their own."""
+        if _classes(self.population) != [Population] or type(self) is not Training:
+            raise SordinoError(
+                "this plan is damaged: its run or its population is of another class"
+            )
+        if self.lattice is not None and type(self.lattice) is not Lattice:
+            raise SordinoError("this plan is damaged: its lattice is of another class")
         for part, known in (
             (self.contribution, contribution_from_json),
             (self.mechanism, mechanism_from_json),
             (self.schedule, schedule_from_json),
         ):
-            if type(known(part.to_json())) is not type(part):
+            if _classes(known(part.to_json())) != _classes(part):
                 raise SordinoError(
                     f"this plan is damaged: {type(part).__name__} is not what its recipe is made of; "
                     "register a recipe of your own with sordino.register"
@@ -230,6 +236,12 @@ class Training:
 
     def check(self, recipe: Recipe) -> None:
         """Refuse parts that do not fit together, or not with the recipe."""
+        largest = float(self.contribution.bounds(self.population.steps).max())
+        if recipe.private and largest * self.population.examples > _LARGEST_SUM:
+            raise SordinoError(
+                f"contributions of norm {largest:g} may add up beyond float32; divide the loss and the "
+                "clip by one number"
+            )
         if self.mechanism.steps != self.population.steps:
             raise SordinoError("this plan is damaged: its strategy has another number of steps")
         if self.lattice is not None and (
@@ -284,6 +296,20 @@ class Training:
             workload=plan_field(data, "workload", linear_map_from_json),
             lattice=_lattice_from_json(data),
         )
+
+
+# Half of what float32 holds, with room for noise: a sum that overflows before its noise is no sum.
+_LARGEST_SUM = 1e37
+
+
+def _classes(part: Any) -> list[type]:
+    """The classes of a part and of all parts inside it."""
+    inside: list[type] = []
+    for value in (getattr(part, field.name) for field in fields(part)):
+        for one in value if isinstance(value, tuple | list) else (value,):
+            if is_dataclass(one):
+                inside += _classes(one)
+    return [type(part), *inside]
 
 
 QUERIES.add(Training.kind, Training.from_json)

@@ -64,6 +64,14 @@ class Dense(Mechanism):
     label: str = field(metadata={"static": True})
     kind: ClassVar[str] = "dense"
 
+    def __post_init__(self) -> None:
+        # Inside compiled code it is traced, and was checked before.
+        N = self.noising
+        if isinstance(N, np.ndarray) and (
+            N.ndim != 2 or N.shape[0] != N.shape[1] or np.triu(N, 1).any()
+        ):
+            raise SordinoError("a dense noising matrix must be square and lower triangular")
+
     @property
     def steps(self) -> int:  # type: ignore[override]
         return int(self.noising.shape[0])
