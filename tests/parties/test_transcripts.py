@@ -20,7 +20,7 @@ from sordino.parts.mechanisms._discrete import ChaCha20Generator, discrete_gauss
 from sordino.together.parties._learner import _noise, party_key
 from sordino.together.parties._terms import agree, assumption_of
 from sordino.together.secure import _mask as mask
-from sordino.together.secure import _pads as pads
+from sordino.together.secure import _mask as pads
 from sordino.together.secure._base import published_variance, share_variance
 from sordino.together.secure._mask import MaskSum, Pads, new_private_key, public_key
 from sordino.together.secure._transport import StarTransport
