@@ -238,9 +238,7 @@ def messages() -> Iterator[bytes]:
 
 @cache
 def _consortia() -> tuple[Any, ...]:
-    from sordino.together.secure._roster import RosterEntry
-
-    from sordino.together._certificates import new_certificate
+    from sordino.together._certificates import RosterEntry, new_certificate
     from sordino.together.parties._consortium import Consortium, PartyCard
     from sordino.together.parties._terms import agree
 
