@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from sordino._base.errors import MissingExtraError, SordinoError
-from sordino.together.federated.flower import _simulation as simulation
+from sordino.together.federated.flower import _app as simulation
 from sordino.together.federated.flower._app import simulate
 
 

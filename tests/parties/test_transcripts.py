@@ -8,6 +8,7 @@ import itertools
 import os
 import struct
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from sordino.parts.mechanisms._discrete import ChaCha20Generator, discrete_gauss
 from sordino.together.parties._learner import _noise, party_key
 from sordino.together.parties._terms import agree, assumption_of
 from sordino.together.secure import _mask as mask
-from sordino.together.secure import _pads as pads
 from sordino.together.secure._base import published_variance, share_variance
 from sordino.together.secure._mask import MaskSum, Pads, new_private_key, public_key
 from sordino.together.secure._transport import StarTransport
@@ -51,14 +51,18 @@ class Ring:
         self.noise: dict[str, int] = {}
         ring = self
 
-        def pad_key(own: Pads, other: str, context: bytes, use: bytes = pads._INFO) -> Any:
-            if use != pads._INFO:
+        def pad_key(own: Pads, other: str, context: bytes, use: bytes = mask._INFO) -> Any:
+            if use != mask._INFO:
                 return real(own, other, context, use)
             return ring.pads[frozenset((own._name, other))]
 
         real = Pads._pad_key
         monkeypatch.setattr(Pads, "_pad_key", pad_key)
-        monkeypatch.setattr(pads, "ChaCha20Generator", lambda value: _Words(value, ring.scale))
+        monkeypatch.setattr(mask, "ChaCha20Generator", self.generator(ChaCha20Generator))
+
+    def generator(self, of_noise: Callable[[bytes], Any]) -> Callable[[Any], Any]:
+        """Of pads where the key is a number; else of noise."""
+        return lambda key: _Words(key, self.scale) if isinstance(key, int) else of_noise(key)
 
     def lifted(self, value: int) -> Any:
         return np.array([value % self.size * self.scale], np.uint64).view(np.int64)
@@ -204,7 +208,7 @@ def test_everything_that_one_party_receives_is_explained_by_the_sum(
             return owners[key].encode()
         return real_digest(key, message, kind)
 
-    monkeypatch.setattr(mask, "ChaCha20Generator", Named)
+    monkeypatch.setattr(mask, "ChaCha20Generator", ring.generator(Named))
     monkeypatch.setattr(mask.hmac, "digest", digest)
     try:
         for curious in world.names:
