@@ -36,15 +36,15 @@ class Limit:
 # Of code, what it was when the limit was set, with a little air: they follow an improvement, never a
 # decline. Of tests, what 0.5.1 had.
 LIMITS = {
-    "files": Limit(most=270, goal="215"),
-    "lines": Limit(most=49_000, goal="40,500"),
+    "files": Limit(most=215),
+    "lines": Limit(most=48_200, goal="40,500"),
     "longest file": Limit(most=640),
-    "imports inside functions": Limit(most=180, goal="120"),
-    "Any, % of annotations": Limit(most=14.2, goal="8"),
+    "imports inside functions": Limit(most=120),
+    "Any, % of annotations": Limit(most=8),
     "class names that mean two things": Limit(most=0),
-    "test functions": Limit(least=1_827),
-    "asserts in tests": Limit(least=4_494),
-    "pytest.raises in tests": Limit(least=766),
+    "test functions": Limit(least=1_950),
+    "asserts in tests": Limit(least=4_770),
+    "pytest.raises in tests": Limit(least=805),
 }
 
 

@@ -88,7 +88,7 @@ def test_streamed_rows_are_the_inverse_of_the_stated_strategy(
     def draw(first: object, count: int) -> jax.Array:
         return jax.lax.dynamic_slice(jnp.eye(steps), (first, 0), (count, steps))
 
-    whole, _ = made.rows(made.start(steps), draw, 0, steps)
+    whole, _ = made.rows(made.init(steps), draw, 0, steps)
     N = np.asarray(whole, np.float64)
     assert np.abs(np.triu(N, 1)).max(initial=0.0) == 0.0
     C = np.linalg.inv(N)
@@ -97,11 +97,11 @@ def test_streamed_rows_are_the_inverse_of_the_stated_strategy(
     # In two pieces, state carried over: the same rows to float32 rounding.
     cut = steps // 3
     if cut:
-        first, state = made.rows(made.start(steps), draw, 0, cut)
+        first, state = made.rows(made.init(steps), draw, 0, cut)
         rest, _ = made.rows(state, draw, cut, steps - cut)
         np.testing.assert_allclose(np.concatenate([first, rest]), N, rtol=1e-5, atol=1e-6)
     read = mechanism_from_json(made.to_json())
-    again, _ = read.rows(read.start(steps), draw, 0, steps)
+    again, _ = read.rows(read.init(steps), draw, 0, steps)
     assert np.array_equal(np.asarray(again), np.asarray(whole))
 
 

@@ -123,7 +123,7 @@ def test_chunks_are_bounded(steps: int, d: int) -> None:
 def test_dense_noise_refuses_what_would_not_fit() -> None:
     plan = noisy_plan(mechanism="dense")
     with pytest.raises(SordinoError, match="use mechanism 'blt'"):
-        plan.mechanism.start(10**9)
+        plan.mechanism.init(10**9)
 
 
 def test_users_own_stream() -> None:

@@ -58,7 +58,7 @@ class Averaged:
 def test_streamed_rows_are_the_inverse_of_the_stated_strategy(steps: int, leak: float) -> None:
     made = Cancelling(steps, leak)
     draw = identity_draw(steps)
-    rows, state = made.rows(made.start(steps), draw, 0, steps)
+    rows, state = made.rows(made.init(steps), draw, 0, steps)
     assert state == ()
     N = np.asarray(rows, np.float64)
     assert np.array_equal(N, made.noising_matrix())
@@ -67,7 +67,7 @@ def test_streamed_rows_are_the_inverse_of_the_stated_strategy(steps: int, leak: 
     np.testing.assert_allclose(C.T @ C, X, rtol=0, atol=3e-6 * np.abs(X).max())
     read = mechanism_from_json(made.to_json())
     assert read == made
-    again, _ = read.rows(read.start(steps), draw, 0, steps)
+    again, _ = read.rows(read.init(steps), draw, 0, steps)
     assert np.array_equal(np.asarray(again), np.asarray(rows))
 
 

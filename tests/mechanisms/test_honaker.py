@@ -83,17 +83,17 @@ def test_the_stream_has_that_law() -> None:
     def draw(first: object, count: int) -> jax.Array:
         return jax.lax.dynamic_slice(jnp.eye(n), (first, 0), (count, n))
 
-    whole, _ = made.rows(made.start(n), draw, 0, n)
+    whole, _ = made.rows(made.init(n), draw, 0, n)
     N = np.asarray(whole, np.float64)
     assert np.abs(np.triu(N, 1)).max() == 0.0
     C = np.linalg.inv(N)
     X = made.strategy().gram()
     np.testing.assert_allclose(C.T @ C, X, rtol=0, atol=3e-6 * X.max())
-    first, state = made.rows(made.start(n), draw, 0, 12)
+    first, state = made.rows(made.init(n), draw, 0, 12)
     rest, _ = made.rows(state, draw, 12, n - 12)
     np.testing.assert_allclose(np.concatenate([first, rest]), N, rtol=1e-5, atol=1e-6)
     read = mechanism_from_json(made.to_json())
-    again, _ = read.rows(read.start(n), draw, 0, n)
+    again, _ = read.rows(read.init(n), draw, 0, n)
     assert np.array_equal(np.asarray(again), np.asarray(whole))
 
 

@@ -45,12 +45,12 @@ def test_each_channel_has_its_own_noise(mechanism: Parallel) -> None:
     def step(state, t):
         return mechanism.rows(state, draw, t, 1)
 
-    state, rows = mechanism.start(width), []
+    state, rows = mechanism.init(width), []
     for t in range(T):
         row, state = step(state, jnp.int32(t))
         rows.append(np.asarray(row[0], np.float64))
     found = np.stack(rows)
-    whole = jax.jit(lambda state: mechanism.rows(state, draw, 0, T)[0])(mechanism.start(width))
+    whole = jax.jit(lambda state: mechanism.rows(state, draw, 0, T)[0])(mechanism.init(width))
     np.testing.assert_allclose(whole, found, rtol=1e-5, atol=1e-6)
     N = np.zeros((width, width))
     for p, (part, scale) in enumerate(zip(mechanism.parts, mechanism.scales, strict=True)):
@@ -66,7 +66,7 @@ def test_channels_share_no_draw() -> None:
     draws = np.arange(3 * 2 * 4.0).reshape(3, 8)
     two = Parallel((Independent(3), Independent(3)), (1.0, 10.0))
     rows, _ = two.rows(
-        two.start(8), lambda a, n: jax.lax.dynamic_slice(draws, (a, 0), (n, 8)), 0, 3
+        two.init(8), lambda a, n: jax.lax.dynamic_slice(draws, (a, 0), (n, 8)), 0, 3
     )
     np.testing.assert_allclose(rows, draws * np.repeat([1.0, 10.0], 4))
 
@@ -135,7 +135,7 @@ def test_json_round_trip() -> None:
         (lambda: Parallel((), ()), "every channel needs a mechanism and a scale"),
         (lambda: Parallel((Tree(3), Tree(4)), (1.0, 1.0)), "the same number of steps"),
         (lambda: Parallel((anchored(), Tree(T)), (1.0, 1.0)), "cannot have several channels"),
-        (lambda: anchored().start(7), "7 numbers cannot be split into 2 equal channels"),
+        (lambda: anchored().init(7), "7 numbers cannot be split into 2 equal channels"),
         (lambda: anchored().noising_matrix(), "one noising matrix each"),
         (lambda: anchored().workload_error(Channels((AnytimeMap(),))), "1 channels cannot judge"),
         (lambda: anchored().workload_error(AnytimeMap(), np.ones((2, T))), "weights must be"),

@@ -59,7 +59,7 @@ def streamed(mechanism: Mechanism, longest: int) -> np.ndarray:
     def chunk(mechanism, state, first, count):
         return mechanism.rows(state, identity_draw(n), first, count)
 
-    state, first, found = mechanism.start(n), 0, []
+    state, first, found = mechanism.init(n), 0, []
     for end in (*mechanism.boundaries, n):
         while first < end:
             count = min(longest, end - first)
@@ -83,7 +83,7 @@ def test_streamed_rows_are_the_inverse_of_the_stated_strategy(phases: Phases) ->
 def test_a_block_whose_place_is_known_may_straddle() -> None:
     phases = cases()[4]
     n = phases.steps
-    whole = jax.jit(lambda state: phases.rows(state, identity_draw(n), 0, n)[0])(phases.start(n))
+    whole = jax.jit(lambda state: phases.rows(state, identity_draw(n), 0, n)[0])(phases.init(n))
     np.testing.assert_allclose(whole, phases.noising_matrix(), rtol=1e-5, atol=1e-6)
 
 
@@ -96,13 +96,13 @@ def test_breaks_are_the_starts_of_the_later_parts() -> None:
 def test_a_block_that_straddles_is_never_quietly_wrong() -> None:
     phases = Phases((Tree(4), Tree(4)), (1.0, 1.0))
     chunk = jax.jit(lambda state, first: phases.rows(state, identity_draw(8), first, 3)[0])
-    assert np.isfinite(chunk(phases.start(8), jnp.int32(1))).all()
-    assert np.isnan(chunk(phases.start(8), jnp.int32(2))).all()
-    assert np.isnan(chunk(phases.start(8), jnp.int32(6))).all()
+    assert np.isfinite(chunk(phases.init(8), jnp.int32(1))).all()
+    assert np.isnan(chunk(phases.init(8), jnp.int32(2))).all()
+    assert np.isnan(chunk(phases.init(8), jnp.int32(6))).all()
     long = jax.jit(lambda state, first: phases.rows(state, identity_draw(8), first, 5)[0])
-    assert np.isnan(long(phases.start(8), jnp.int32(0))).all()
+    assert np.isnan(long(phases.init(8), jnp.int32(0))).all()
     with pytest.raises(SordinoError, match="rows 6 to 8 are not among these 8 steps"):
-        phases.rows(phases.start(8), identity_draw(8), 6, 3)
+        phases.rows(phases.init(8), identity_draw(8), 6, 3)
 
 
 def test_parts_are_independent_and_draws_are_those_of_the_run() -> None:
@@ -110,7 +110,7 @@ def test_parts_are_independent_and_draws_are_those_of_the_run() -> None:
     phases = Phases((Independent(3), Independent(4)), (1.0, 2.0))
     draws = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
     rows, _ = phases.rows(
-        phases.start(5), lambda a, k: jax.lax.dynamic_slice(draws, (a, 0), (k, 5)), 0, 7
+        phases.init(5), lambda a, k: jax.lax.dynamic_slice(draws, (a, 0), (k, 5)), 0, 7
     )
     np.testing.assert_allclose(rows, draws * np.array([1, 1, 1, 2, 2, 2, 2])[:, None], rtol=1e-6)
 
@@ -176,7 +176,7 @@ def test_equality_hash_and_pytree() -> None:
             "cannot have several channels",
         ),
         (lambda: mechanism_from_json({"kind": "phases", "parts": []}), "phases in this plan"),
-        (lambda: Tree(4).rows(Tree(4).start(1), identity_draw(8), 2, 3), "none for step 5"),
+        (lambda: Tree(4).rows(Tree(4).init(1), identity_draw(8), 2, 3), "none for step 5"),
     ],
 )
 def test_bad_input_is_refused_in_one_sentence(make, message: str) -> None:

@@ -43,7 +43,7 @@ def test_streamed_rows_are_the_inverse_of_the_stated_strategy(name: str) -> None
     def draw(first: object, count: int) -> jax.Array:
         return jax.lax.dynamic_slice(jnp.eye(T), (first, 0), (count, T))
 
-    whole, _ = made.rows(made.start(T), draw, 0, T)
+    whole, _ = made.rows(made.init(T), draw, 0, T)
     N = np.asarray(whole, np.float64)
     assert np.abs(np.triu(N, 1)).max() == 0.0
     C = np.linalg.inv(N)
@@ -51,14 +51,14 @@ def test_streamed_rows_are_the_inverse_of_the_stated_strategy(name: str) -> None
     np.testing.assert_allclose(C.T @ C, X, rtol=0, atol=3e-6 * np.abs(X).max())
     # In two pieces, the second from a traced step on.
     cut = 10
-    first, state = made.rows(made.start(T), draw, 0, cut)
+    first, state = made.rows(made.init(T), draw, 0, cut)
     later = jax.jit(lambda m, state, at: m.rows(state, draw, at, T - cut)[0])
     rest = later(made, state, cut)
     np.testing.assert_allclose(np.concatenate([first, rest]), N, rtol=1e-5, atol=1e-6)
     read = mechanism_from_json(made.to_json())
     assert isinstance(read, ScaledDraws)
     assert np.array_equal(read.scales, scales)
-    again, _ = read.rows(read.start(T), draw, 0, T)
+    again, _ = read.rows(read.init(T), draw, 0, T)
     assert np.array_equal(np.asarray(again), np.asarray(whole))
     expected = np.linalg.norm(HEAVY_BALL.matrix(T) @ N, axis=1)
     np.testing.assert_allclose(made.workload_error(HEAVY_BALL), expected, rtol=1e-5)

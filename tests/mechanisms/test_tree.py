@@ -20,7 +20,7 @@ from sordino.privacy._sensitivity import sensitivity
 def materialised(tree: Tree, pieces: tuple[int, ...] = ()) -> np.ndarray:
     """``C^-1`` by feeding the identity, in the given pieces."""
     n = tree.steps
-    state, first, found = tree.start(n), 0, []
+    state, first, found = tree.init(n), 0, []
     for count in pieces or (n,):
         rows, state = tree.rows(
             state, lambda a, k: jax.lax.dynamic_slice(jnp.eye(n), (a, 0), (k, n)), first, count

@@ -63,7 +63,7 @@ def noise_matrices(mechanism, chunk):
     def draw(first, count):
         return identity[int(first) : int(first) + count]
 
-    state, blocks = mechanism.start(T * channels), []
+    state, blocks = mechanism.init(T * channels), []
     starts = [*chunk_starts(T, chunk, mechanism.boundaries), T]
     for first, end in itertools.pairwise(starts):
         rows, state = mechanism.rows(state, draw, first, end - first)

@@ -71,7 +71,7 @@ def noising_matrices(plan: Plan) -> Array:
     """``C^-1`` of each channel as a run computes it (channels, steps, steps)."""
     mechanism, T, channels = plan.mechanism, plan.population.steps, plan.contribution.channels
     eye = jnp.tile(jnp.eye(T, dtype=jnp.float32), (1, channels))
-    state, blocks = mechanism.start(channels * T), []
+    state, blocks = mechanism.init(channels * T), []
     for first, end in zip((0, *mechanism.boundaries), (*mechanism.boundaries, T), strict=True):
         rows, state = mechanism.rows(
             state,

@@ -117,7 +117,7 @@ class KeyedNoise:
 
     def init(self) -> NoiseState:
         """The noise state before step 0."""
-        return self.source.mechanism.start(self.layout.size)
+        return self.source.mechanism.init(self.layout.size)
 
     def chunk(self, first: int, count: int) -> NoiseSource:
         """What the steps ``first .. first+count-1`` take their rows from."""

@@ -69,7 +69,7 @@ class StepNow(NamedTuple):
 
     Attributes:
       t: the step's index, from 0.
-      learning_rate, keep: see `StepInfo`.
+      learning_rate, carry_over: see `StepInfo`.
       divisor: what the noised sum is divided by: public, the planned batch size.
       noise: standard deviation of each channel's noise (channels,).
       terms: the numbers of the contribution, by name.
@@ -79,7 +79,7 @@ class StepNow(NamedTuple):
 
     t: jax.Array
     learning_rate: jax.Array
-    keep: jax.Array
+    carry_over: jax.Array
     divisor: jax.Array
     noise: jax.Array
     terms: Mapping[str, jax.Array]
@@ -89,7 +89,7 @@ class StepNow(NamedTuple):
     @property
     def info(self) -> StepInfo:
         """What of it the update may know."""
-        return StepInfo(self.t, self.steps, self.learning_rate, self.keep, self.chosen)
+        return StepInfo(self.t, self.steps, self.learning_rate, self.carry_over, self.chosen)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class StepTable:
     """The per-step numbers of a run (leading axis: steps), all decided by the plan."""
 
     learning_rates: NDArray[np.float32]
-    keep: NDArray[np.float32]
+    carry_over: NDArray[np.float32]
     divisors: NDArray[np.float32]
     noise_stds: NDArray[np.float32]
     terms: Mapping[str, NDArray[np.float32]]
@@ -110,7 +110,7 @@ class StepTable:
         sizes = plan.population.batch_sizes()
         return cls(
             learning_rates=plan.update.learning_rates(steps),
-            keep=np.asarray(plan.contribution.keep(steps), np.float32),
+            carry_over=np.asarray(plan.contribution.carry_over(steps), np.float32),
             divisors=np.repeat(
                 np.asarray([size for size, _ in sizes], np.float32), [n for _, n in sizes]
             ),
@@ -129,7 +129,7 @@ class StepTable:
         numbers: dict[str, PyTree] = {
             "t": np.arange(first, first + count, dtype=np.int32),
             "learning_rate": self.learning_rates[now],
-            "keep": self.keep[now],
+            "carry_over": self.carry_over[now],
             "divisor": self.divisors[now],
             "noise": self.noise_stds[now],
             "terms": {name: values[now] for name, values in self.terms.items()},

@@ -118,7 +118,7 @@ def _rows(mechanism: Mechanism, key: jax.Array, count: int, coordinates: int) ->
     def draw(first: Any, number: int) -> jax.Array:
         return standard_normal_rows(key, first, number, coordinates)
 
-    return mechanism.rows(mechanism.start(coordinates), draw, 0, count)[0]
+    return mechanism.rows(mechanism.init(coordinates), draw, 0, count)[0]
 
 
 def _std(rows: NDArray[np.float64]) -> NDArray[np.float64]:

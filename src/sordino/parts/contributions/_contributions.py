@@ -66,7 +66,7 @@ class Contribution(ABC):
         """The rule's numbers for each step, each (steps,)."""
         return {"clip": np.full(steps, self.clip)}
 
-    def keep(self, steps: int) -> Array:
+    def carry_over(self, steps: int) -> Array:
         """Share of the last estimate that the next one keeps (steps,)."""
         return np.zeros(steps)
 
@@ -148,9 +148,9 @@ class Recursive(Contribution):
         return _rules().RecursiveRule()
 
     def terms(self, steps: int) -> Mapping[str, Array]:
-        return {**super().terms(steps), "now": np.ones(steps), "before": self.keep(steps)}
+        return {**super().terms(steps), "now": np.ones(steps), "before": self.carry_over(steps)}
 
-    def keep(self, steps: int) -> Array:
+    def carry_over(self, steps: int) -> Array:
         return _after_first(steps, self.recursion)
 
     @property
@@ -158,7 +158,7 @@ class Recursive(Contribution):
         return self.recursion
 
     def signal(self, steps: int) -> Array:
-        return 1 - self.keep(steps)
+        return 1 - self.carry_over(steps)
 
     def describe(self) -> str:
         return (
@@ -181,7 +181,7 @@ class WeightedRecursive(Contribution):
         t = np.arange(float(steps))
         return {**super().terms(steps), "now": t + 1, "before": t}
 
-    def keep(self, steps: int) -> Array:
+    def carry_over(self, steps: int) -> Array:
         return _after_first(steps, 1.0)
 
     @property
@@ -215,18 +215,18 @@ class TwoClip(Contribution):
         return _rules().TwoClipRule()
 
     def bounds(self, steps: int) -> Array:
-        keep = self.keep(steps)
+        keep = self.carry_over(steps)
         return (keep * self.difference_clip + (1 - keep) * self.clip)[None]
 
     def terms(self, steps: int) -> Mapping[str, Array]:
         return {
             **super().terms(steps),
             "difference_clip": np.full(steps, self.difference_clip),
-            "keep": self.keep(steps),
-            "fresh": 1 - self.keep(steps),
+            "keep": self.carry_over(steps),
+            "fresh": 1 - self.carry_over(steps),
         }
 
-    def keep(self, steps: int) -> Array:
+    def carry_over(self, steps: int) -> Array:
         return _after_first(steps, 1 - self.gamma)
 
     @property
@@ -234,7 +234,7 @@ class TwoClip(Contribution):
         return 1 - self.gamma
 
     def signal(self, steps: int) -> Array:
-        return 1 - self.keep(steps)
+        return 1 - self.carry_over(steps)
 
     def describe(self) -> str:
         return (

@@ -9,7 +9,7 @@ A mechanism states its own privacy: `strategy()` gives the Gram matrix of exactl
 numbers that `rows` uses, so the noise can never be calibrated to another matrix.
 
     mechanism = BLT.optimized(workload=heavy_ball(0.9), steps=640, ...)
-    state = mechanism.start(d)
+    state = mechanism.init(d)
     rows, state = mechanism.rows(state, draw, first=0, count=64)     # inside jit
 
 `draw(first, count)` returns iid standard normal rows (see `_gaussian.py`).
@@ -69,7 +69,7 @@ class Mechanism(ABC):
         """The privacy analysis' view of the very numbers `rows` uses."""
 
     @abstractmethod
-    def start(self, d: int) -> State:
+    def init(self, d: int) -> State:
         """State before step 0 for rows of length d (numpy arrays: no device work).
 
         With several channels d is the length of all of them together.
@@ -184,7 +184,7 @@ def check_weights(weights: ArrayLike | None, shape: tuple[int, ...]) -> NDArray[
 
 def _all_rows(mechanism: Mechanism, draw: Draw, d: int) -> jax.Array:
     """Every row for the given draws of d coordinates (steps, d)."""
-    state, blocks = mechanism.start(d), []
+    state, blocks = mechanism.init(d), []
     ends = (*mechanism.boundaries, mechanism.steps)
     for first, end in zip((0, *mechanism.boundaries), ends, strict=True):
         rows, state = mechanism.rows(state, draw, first, end - first)

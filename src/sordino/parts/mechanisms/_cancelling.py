@@ -93,7 +93,7 @@ class Cancelling(ToeplitzMechanism):
     def strategy_coefficients(self) -> NDArray[np.float64]:
         return np.power(self.leak, np.arange(self.steps, dtype=np.float64))
 
-    def start(self, d: int) -> tuple[()]:
+    def init(self, d: int) -> tuple[()]:
         return ()
 
     def rows(

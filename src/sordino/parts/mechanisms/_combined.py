@@ -102,8 +102,8 @@ class Phases(_Combined):
     def strategy(self) -> PhasesStrategy:
         return PhasesStrategy(tuple(part.strategy() for part in self.parts), self.scales)
 
-    def start(self, d: int) -> tuple[State, ...]:
-        return tuple(part.start(d) for part in self.parts)
+    def init(self, d: int) -> tuple[State, ...]:
+        return tuple(part.init(d) for part in self.parts)
 
     def rows(
         self, state: tuple[State, ...], draw: Draw, first: jax.Array | int, count: int
@@ -245,10 +245,10 @@ class Parallel(_Combined):
     def strategy(self) -> ParallelStrategy:
         return ParallelStrategy(tuple(part.strategy() for part in self.parts), self.scales)
 
-    def start(self, d: int) -> tuple[State, ...]:
+    def init(self, d: int) -> tuple[State, ...]:
         if d % self.channels:
             raise SordinoError(f"{d} numbers cannot be split into {self.channels} equal channels")
-        return tuple(part.start(d // self.channels) for part in self.parts)
+        return tuple(part.init(d // self.channels) for part in self.parts)
 
     def rows(
         self, state: tuple[State, ...], draw: Draw, first: jax.Array | int, count: int
@@ -347,8 +347,8 @@ class ScaledDraws(Mechanism):
         N = self.noising_matrix()
         return np.tril(solve_triangular(N, np.eye(self.steps), lower=True))
 
-    def start(self, d: int) -> State:
-        return self.inner.start(d)
+    def init(self, d: int) -> State:
+        return self.inner.init(d)
 
     def rows(
         self, state: State, draw: Draw, first: jax.Array | int, count: int

@@ -130,7 +130,7 @@ class Dense(Mechanism):
     def strategy(self) -> MatrixStrategy:
         return MatrixStrategy.from_encoder(self._encoder)
 
-    def start(self, d: int) -> tuple[()]:
+    def init(self, d: int) -> tuple[()]:
         if self.steps * d > MAX_ENTRIES:
             raise SordinoError(
                 f"dense noise for {self.steps:,} steps of a model with {d:,} parameters would draw "

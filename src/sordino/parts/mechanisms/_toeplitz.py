@@ -153,7 +153,7 @@ class Independent(ToeplitzMechanism):
     def strategy_coefficients(self) -> NDArray[np.float64]:
         return np.ones(1)
 
-    def start(self, d: int) -> tuple[()]:
+    def init(self, d: int) -> tuple[()]:
         return ()
 
     def rows(
@@ -211,7 +211,7 @@ class Banded(ToeplitzMechanism):
         c[: len(self.coefficients)] = self.coefficients
         return c
 
-    def start(self, d: int) -> NDArray[np.float32]:
+    def init(self, d: int) -> NDArray[np.float32]:
         return np.zeros((len(self.coefficients) - 1, d), np.float32)
 
     def rows(
@@ -283,7 +283,7 @@ class BLT(ToeplitzMechanism):
     def strategy_coefficients(self) -> NDArray[np.float64]:
         return ToeplitzStrategy.from_blt(self.theta, self.omega, self.steps).coefficients
 
-    def start(self, d: int) -> NDArray[np.float32]:
+    def init(self, d: int) -> NDArray[np.float32]:
         return np.zeros((len(self.theta), d), np.float32)
 
     def rows(

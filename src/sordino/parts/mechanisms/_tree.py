@@ -69,7 +69,7 @@ class Tree(Mechanism):
     def strategy(self) -> TreeStrategy:
         return TreeStrategy(self.steps, self.beta)
 
-    def start(self, d: int) -> NDArray[np.float32]:
+    def init(self, d: int) -> NDArray[np.float32]:
         return np.zeros((self.steps.bit_length(), d), np.float32)
 
     def rows(

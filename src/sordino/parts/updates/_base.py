@@ -26,14 +26,14 @@ class StepInfo(NamedTuple):
       step: index, from 0.
       steps: number of steps of the run.
       learning_rate: of this step.
-      keep: share of the last estimate that this one keeps (recursive streams).
+      carry_over: share of the last estimate that this one keeps (recursive streams).
       chosen: the step whose iterate a random-iterate output returns, drawn before the run.
     """
 
     step: jax.Array
     steps: jax.Array
     learning_rate: jax.Array
-    keep: jax.Array | float = 0.0
+    carry_over: jax.Array | float = 0.0
     chosen: jax.Array | int = 0
 
 

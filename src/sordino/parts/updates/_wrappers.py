@@ -34,7 +34,7 @@ class RecursiveEstimate(Wrapper):
         self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
     ) -> tuple[PyTree, PyTree]:
         inner, G = state
-        G = jax.tree.map(lambda old, new: info.keep * old + new, G, estimate.value)
+        G = jax.tree.map(lambda old, new: info.carry_over * old + new, G, estimate.value)
         params, inner = self.inner.step(params, inner, PrivateEstimate(G), info)
         return params, (inner, G)
 
