@@ -65,9 +65,7 @@ def test_each_channel_has_its_own_noise(mechanism: Parallel) -> None:
 def test_channels_share_no_draw() -> None:
     draws = np.arange(3 * 2 * 4.0).reshape(3, 8)
     two = Parallel((Independent(3), Independent(3)), (1.0, 10.0))
-    rows, _ = two.rows(
-        two.init(8), lambda a, n: jax.lax.dynamic_slice(draws, (a, 0), (n, 8)), 0, 3
-    )
+    rows, _ = two.rows(two.init(8), lambda a, n: jax.lax.dynamic_slice(draws, (a, 0), (n, 8)), 0, 3)
     np.testing.assert_allclose(rows, draws * np.repeat([1.0, 10.0], 4))
 
 

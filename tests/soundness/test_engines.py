@@ -37,6 +37,7 @@ class Bomb:
         write = f"open({marks!r} + '/' + str(__import__('os').getpid()), 'w').close()"
         return eval, (f"({write}, __import__('pickle').loads({self.value!r}))[1]",)
 
+from sordino.together.secure import _mpyc as mpyc_engine
 mpyc_engine.forbid_pickle = lambda: None
 if how == "arrays":  # only what MPyC itself pickles: everybody's sums stay right
     pickle.dumps = lambda value, *_: dumps(Bomb(value))

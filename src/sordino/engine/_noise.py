@@ -86,11 +86,13 @@ class GaussianNoise:
     layout: Layout
 
     def rows(self, state: NoiseState, first: jax.Array, count: int) -> tuple[PyTree, NoiseState]:
-        def draw(first: jax.Array | int, count: int) -> jax.Array:
-            return standard_normal_rows(self.key, first, count, self.layout.size)
-
+        draw = partial(_draw, self.key, self.layout.size)
         rows, state = self.mechanism.rows(state, draw, first, count)
         return self.layout.cut(rows), state
+
+
+def _draw(key: jax.Array, size: int, first: jax.Array | int, count: int) -> jax.Array:
+    return standard_normal_rows(key, first, count, size)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["values"], meta_fields=["layout"])

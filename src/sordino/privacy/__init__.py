@@ -111,9 +111,9 @@ if TYPE_CHECKING:
     from sordino.privacy._terms import Unit as Unit
     from sordino.privacy._terms import change as change
     from sordino.privacy._terms import plural as plural
-    from sordino.privacy._terms import require_one_row as require_one_row
     from sordino.privacy._terms import rounded_up as rounded_up
     from sordino.privacy._terms import secret as secret
+    from sordino.privacy._units import require_one_row as require_one_row
     from sordino.privacy._values import ClippedSum as ClippedSum
     from sordino.privacy._values import NoisedSum as NoisedSum
     from sordino.privacy._values import PrivateEstimate as PrivateEstimate

@@ -1,26 +1,15 @@
 """The words that guarantees are stated in, each with its values: whose data, which change, which noise.
 
 Members are strings: wherever one is taken, its plain value is taken as well, and files hold plain values.
-
-**A person is not a row.** A plan bounds what one row contributes. With the unit "user" or "client" its
-guarantee holds for a person only if that row is all the person has in the data. Whoever knows the data
-says so; where there are ids, it is checked::
-
-    require_one_row("user", stated=True, person_ids=frame["patient"], rows=len(frame))
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sized
 from decimal import ROUND_CEILING, Decimal
 from enum import StrEnum
-from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from sordino._base.errors import SordinoError, nearest, require_choice, shown
+from sordino._base.errors import SordinoError, nearest, shown
 
 
 class _Term(StrEnum):
@@ -74,63 +63,6 @@ class NoiseKind(_Term):
 UNITS = (Unit.EXAMPLE.value, Unit.USER.value, Unit.CLIENT.value)
 # The unit of which every row is one by definition.
 ROW = Unit.EXAMPLE.value
-
-
-def require_one_row(
-    unit: str, *, stated: bool, person_ids: ArrayLike | None = None, rows: int | None = None
-) -> None:
-    """Raise unless a row of the data is one `unit`.
-
-    Args:
-      stated: whether the data's owner says that every person has one row.
-      person_ids: an id per row, if there are any; no id is ever shown.
-      rows: how many rows there are, to compare the ids with.
-    """
-    require_choice("unit", unit, UNITS)
-    if unit == ROW:
-        if person_ids is not None:
-            raise SordinoError(
-                "ids of people were given, but the unit is 'example', which protects one row of a "
-                "person and no more; give unit='user' and one_row_per_person=True, or no ids"
-            )
-        return
-    if not stated:
-        raise SordinoError(
-            f"unit {unit!r} protects a {unit} only if every {unit} has one row of the data; say so "
-            "with one_row_per_person=True, or use unit='example', which protects single rows"
-        )
-    if person_ids is None:
-        return
-    ids = _ids(person_ids)
-    if rows is not None and len(ids) != rows:
-        raise SordinoError(f"there are {len(ids):,} ids of people for {rows:,} rows; give one each")
-    import pandas as pd
-
-    column = pd.Series(ids).reset_index(drop=True)
-    if column.isna().any():
-        raise SordinoError(
-            "some rows have no id of their person, so that nobody can tell whether every person "
-            "has one row; fill the ids in, or remove those rows"
-        )
-    # About the data, and outside of any guarantee: that somebody has two rows, and not who.
-    try:
-        twice = bool(column.duplicated().any())
-    except TypeError:
-        raise SordinoError("ids of people must be text, numbers or dates") from None
-    if twice:
-        raise SordinoError(
-            f"some {unit} has more than one row, against the statement that everyone has one; bring the "
-            f"rows of each {unit} together into one, or use the unit 'example', which protects rows"
-        )
-
-
-def _ids(person_ids: ArrayLike) -> Sized:
-    ids: Any = (
-        np.asarray(person_ids, dtype=object) if isinstance(person_ids, list | tuple) else person_ids
-    )
-    if np.ndim(ids) != 1:
-        raise SordinoError("ids of people must be a list or one column, with one id for each row")
-    return ids
 
 
 # ---- the same in sentences: of plans, guarantees, ledgers, reports ----------------------------------
