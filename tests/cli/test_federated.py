@@ -208,6 +208,9 @@ def test_simulate_writes_a_model_a_guarantee_and_a_report(here: Path, engine: st
     assert not (made / "guarantee.json").exists()
     page = (made / "report" / "index.html").read_text()
     assert "study (seeded: NOT private)" in page
+    assert "does NOT hold against anyone who knows or guesses the seed" in " ".join(page.split())
+    for client in (made / "report" / "clients").glob("*.html"):
+        assert "The noise came from a seed: none of this holds" in client.read_text()
     assert len([*(made / "report" / "clients").iterdir()]) >= CLIENTS
     used = CliRunner().invoke(app, ["predict", str(made), "public.csv", "--out", "guess.csv"])
     assert used.exit_code == 0, used.output

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ import pytest
 import sordino
 from sordino import PlanMismatchError, RunKey, SordinoError
 from sordino.engine._run import chunk_length
+from sordino.engine.ledger import Ledger
 from sordino.parts._losses import Logistic, Softmax
 
 from .helpers import MECHANISMS, binary, quiet_plan
@@ -141,3 +145,35 @@ def test_users_own_stream() -> None:
     plan = quiet_plan("dp-gd", steps=1, learning_rate=1.0)
     moved = sordino.train(plan, Constant(), np.zeros(4, np.float32), np.ones(60)).params
     np.testing.assert_allclose(moved, -0.5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("recipe", ["dp-gd", "dp-agd"])
+def test_a_callback_may_end_a_run(recipe: str, tmp_path: Path) -> None:
+    """What is released is a prefix of the same run; what was planned is charged."""
+    X = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    data, start = (X, (X[:, 0] > 0).astype(np.float32)), np.zeros(3, np.float32)
+    plan = sordino.plan(recipe, examples=60, steps=40, epsilon=2.0, delta=1e-5)
+    seen: list[Any] = []
+
+    def watch(snapshot: sordino.Snapshot) -> bool:
+        seen.append(snapshot)
+        return snapshot.step >= 10
+
+    ledger = Ledger.create(tmp_path / "a.ledger")
+    ledger.add_dataset("rows", epsilon=3.0, delta=1e-5)
+    whole: list[Any] = []
+    sordino.train(plan, Logistic(), start, data, insecure_seed=1, callbacks=[whole.append])
+    result = sordino.train(
+        plan, Logistic(), start, data, insecure_seed=1, callbacks=[watch, lambda _: None],
+        ledger=ledger, dataset="rows",
+    )  # fmt: skip
+    assert result.stopped_at == seen[-1].step < 40
+    assert len(seen) < len(whole)
+    np.testing.assert_array_equal(result.params, seen[-1].params)
+    for a, b in zip(seen, whole, strict=False):
+        np.testing.assert_array_equal(a.params, b.params)
+    assert result.guarantee == plan.guarantee
+    assert ledger.status("rows").epsilon == pytest.approx(plan.guarantee.epsilon(1e-5), rel=1e-6)
+    # Only True ends a run, not whatever a callback happens to return.
+    kept = sordino.train(plan, Logistic(), start, data, insecure_seed=1, callbacks=[lambda s: s])
+    assert kept.stopped_at is None

@@ -73,6 +73,7 @@ class Result:
       run: the public identity of the run, as in the ledger.
       resumed_at: the step of the checkpoint that the run went on from, if it did.
       answers: to the plan's other queries, by name.
+      stopped_at: the step after which a callback ended the run, if one did.
     """
 
     params: PyTree
@@ -84,6 +85,7 @@ class Result:
     run: str = ""
     resumed_at: int | None = None
     answers: Mapping[str, PyTree] = field(default_factory=dict)
+    stopped_at: int | None = None
 
     def statement(self) -> str:
         """The guarantee as a sentence, with a warning where it does not hold against everyone."""
@@ -103,7 +105,7 @@ def train(
     run_key: RunKey | None = None,
     insecure_seed: int | None = None,
     evaluate: Callable[[PyTree], Metrics] | None = None,
-    callbacks: Sequence[Callable[[Snapshot], None]] = (),
+    callbacks: Sequence[Callable[[Snapshot], bool | None]] = (),
     progress: bool = False,
     console: Console | None = None,
     driver: str = "auto",
@@ -129,7 +131,8 @@ def train(
       insecure_seed: for tests and demonstrations only: reproducible noise, no privacy against
         anyone who knows the seed.
       evaluate: a function of the private parameters, on PUBLIC data, called about 20 times.
-      callbacks: called with a `Snapshot` at the same times.
+      callbacks: called with a `Snapshot` at the same times; one that returns True ends the run there.
+        What was planned is charged all the same, and the guarantee is the plan's.
       progress: show a progress bar.
       driver: "scan" compiles whole chunks of steps, "steps" one step that the host calls; "auto"
         takes the second for models with convolutions, which a scan slows down on CPUs.
@@ -203,7 +206,8 @@ def train(
     with progress_bar(run.steps, show=progress, console=console) as advance:
         if run.done:
             advance(run.done, "")
-        while not run.finished:
+        stopped = False
+        while not (stopped or run.finished):
             done = run.advance()
             metrics: Metrics = {}
             if watched:
@@ -213,7 +217,7 @@ def train(
                     metrics = {name: float(value) for name, value in evaluate(current).items()}
                     history.append({"step": done, **metrics})
                 for callback in callbacks:
-                    callback(Snapshot(done, run.steps, current, metrics))
+                    stopped |= callback(Snapshot(done, run.steps, current, metrics)) is True
             if recovery is not None:
                 recovery.keep(run, tuple(history) or run.trace)
             if progress:
@@ -232,6 +236,7 @@ def train(
         run=key.identity,
         resumed_at=None if recovery is None or recovery.found is None else recovery.found.step,
         answers=answered,
+        stopped_at=run.done if stopped else None,
     )
 
 

@@ -440,6 +440,7 @@ def _finish(
         date=today(),
         out=dict(coordinator.state.out),
         seen_by_clients=sites.seen_by_clients(agreement, history),
+        insecure=not is_private,
     )
     scores = [record.metrics for record in history if record.metrics]
     if scores:

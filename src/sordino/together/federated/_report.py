@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sordino._base.files import write_atomically
@@ -45,6 +46,7 @@ def write_federated_report(
     date: str = "",
     out: Mapping[str, str] | None = None,
     seen_by_clients: Mapping[str, float] | None = None,
+    insecure: bool = False,
 ) -> Path:
     """Write ``index.html`` and ``clients/NAME.html`` to `folder`; the index is returned.
 
@@ -56,8 +58,9 @@ def write_federated_report(
       date: when the report was made, as text; there is no clock in here.
       out: who refused for good, and why (`ServerState.out`).
       seen_by_clients: mu of a client's example against the other clients, who see the model only.
+      insecure: whether the noise came from a seed; every page then says so.
     """
-    facts = gathered(agreement, history, events, out)
+    facts = replace(gathered(agreement, history, events, out), insecure=insecure)
     pages = _pages(facts)
     where = Path(folder)
     (where / "clients").mkdir(parents=True, exist_ok=True)

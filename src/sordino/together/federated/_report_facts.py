@@ -101,6 +101,7 @@ class Facts:
     rounds: tuple[RoundRecord, ...]
     clients: tuple[ClientFacts, ...]
     events: tuple[tuple[str, str | None, str], ...]
+    insecure: bool = False
     _epsilons: dict[float, float] = field(default_factory=dict)
 
     @property
@@ -110,8 +111,8 @@ class Facts:
 
     @property
     def guarantee(self) -> Guarantee:
-        """The agreement's."""
-        return self.agreement.guarantee
+        """The agreement's, and whether its noise came from a seed."""
+        return replace(self.agreement.guarantee, insecure=self.insecure)
 
     def epsilon(self, mu: float) -> float:
         """Epsilon of `mu` at the agreement's delta, rounded up."""
