@@ -46,9 +46,7 @@ from sordino.engine._stepper import (
 )
 from sordino.engine._train import Result, refuse_others
 from sordino.engine.ledger._ledger import Ledger
-from sordino.parts import even_width
 from sordino.parts.contributions import Batch
-from sordino.parts.sampling import FIXED, public_order
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan
 from sordino.privacy import require_one_row
@@ -92,11 +90,12 @@ class Session:
         self._noise = run_noise(plan, Layout.of(params, plan.contribution.channels), self._key)
         self._noise_state = self._noise.init()
         self._block: _NoiseBlock | None = None
+        self._next: _DueBatch | None = None
         steps = plan.population.steps
         self._starts = [*chunk_starts(steps, _NOISE_STEPS, plan.mechanism.boundaries), steps]
         self._stepper: Stepper | None = None
         self._state = State(params, None, None)
-        self._slot_of: NDArray[np.int64] | None = None
+        self._seen: NDArray[np.int64] | None = None
         self._began = time.perf_counter()
         self._done = 0
         # An interrupt may come between a step and the release of its lock: its own thread is let in again.
@@ -134,24 +133,17 @@ class Session:
 
     def next_rows(self) -> NDArray[np.int64]:
         """The rows of the step that is due, in the order of its batch."""
-        return self._due()[0]
+        return self._due().rows.copy()
 
-    def _due(self) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-        """The rows of the step that is due, their places in its batch, and its width: as in `train`.
-
-        The width of a secret batch is one that nearly all of them fit in: it tells nothing of its size.
-        """
+    def _due(self) -> _DueBatch:
+        """The step that is due: as in `train`."""
         self._check_not_finished()
-        population = self.plan.population
-        if population.sampling != FIXED:
-            indices, mask = population.batches(self._key, self.done, 1)
+        if self._next is None or self._next.step != self.done:
+            indices, mask = self.plan.population.batches(self._key, self.done, 1)
             places = np.flatnonzero(mask[0])
-            return indices[0][places].astype(np.int64), places, indices.shape[1]
-        order = None if population.is_full_batch else public_order(population)
-        begin = (self.done % population.steps_per_epoch) * population.batch_size
-        members = np.arange(begin, min(begin + population.batch_size, population.examples))
-        rows = members if order is None else order[members]
-        return rows, np.arange(len(rows)), even_width(population.batch_size)
+            rows = indices[0][places].astype(np.int64)
+            self._next = _DueBatch(self.done, rows, places, indices.shape[1])
+        return self._next
 
     def step(self, batch: PyTree, rows: ArrayLike | None = None) -> None:
         """Take the step that is due with the data of its rows.
@@ -169,7 +161,7 @@ class Session:
         done = self.done + 1
         batch = as_records(batch if isinstance(batch, tuple) else (batch,))
         size = row_count(batch)
-        due, places, width = self._due()
+        _, due, places, width = self._due()
         if rows is None and size != len(due):
             raise PlanMismatchError(
                 f"step {self.done + 1} has a batch of {len(due):,} rows, got {size:,}; use the "
@@ -178,14 +170,14 @@ class Session:
         named = due if rows is None else np.asarray(rows, np.int64).ravel()
         self._check_rows(named, size, due)
         stepper = self._start(batch) if self._stepper is None else self._stepper
-        if rows is not None and self.plan.population.sampling != FIXED:
-            # In an order of the caller's own: each row goes to its place all the same.
-            by_row = np.argsort(due)
-            places = places[by_row[np.searchsorted(due, named, sorter=by_row)]]
-        elif rows is not None:
-            places = np.arange(size)
-        padded = jax.tree.map(partial(_placed, places=places, width=width), batch)
-        present = jnp.asarray(np.isin(np.arange(width), places), jnp.float32)
+        if rows is not None:
+            # In an order of the caller's own: each row that is due goes to its place all the same.
+            order, by_row = np.argsort(named), np.argsort(due)
+            same = np.array_equal(named[order], due[by_row])
+            places = places[by_row[np.argsort(order)]] if same else np.arange(size)
+        padded, present = jax.tree.map(
+            partial(_placed, places=places, width=width), (batch, np.ones(size, np.float32))
+        )
         block = self._noise_block()
         row = jax.tree.map(lambda leaf: leaf[self.done - block.first], block.rows)
         now = self._table.at(self.done)
@@ -233,30 +225,8 @@ class Session:
             raise PlanMismatchError("a batch names one row twice; each adds one contribution")
         if rows.size and not 0 <= rows.min() <= rows.max() < population.examples:
             raise PlanMismatchError(f"rows must be between 0 and {population.examples - 1:,}")
-        if population.sampling != FIXED:
-            if not np.array_equal(np.sort(rows), np.sort(due)):
-                raise PlanMismatchError(
-                    f"{population.sampling} batches are drawn by the session; use the rows of next_rows()"
-                )
-            return
-        if size > population.batch_size:
-            raise PlanMismatchError(
-                f"the plan has batches of {population.batch_size:,}, got {size:,} rows"
-            )
-        if self._slot_of is None:
-            self._slot_of = np.full(population.examples, -1, np.int64)
-        slot = self.done % population.steps_per_epoch
-        known = self._slot_of[rows]
-        moved = (known >= 0) & (known != slot)
-        if moved.any():
-            row = int(rows[np.argmax(moved)])
-            raise PlanMismatchError(
-                f"row {row} was in batch {int(self._slot_of[row]) + 1} of the epoch and is now in "
-                f"batch {slot + 1}: the plan counts on the same batches in every epoch; plan with "
-                "sampling='reshuffled' for a loader that shuffles"
-            )
         # Before the step, not after it: if it fails, these rows stay where they were promised to be.
-        self._slot_of[rows] = slot
+        self._seen = population.kind.check(population, self.done, rows, due, self._seen)
 
     def _start(self, batch: PyTree) -> Stepper:
         """Build the step for records like these, and the state before the first one."""
@@ -300,6 +270,18 @@ class _NoiseBlock(NamedTuple):
     end: int
     rows: PyTree
     state_after: NoiseState
+
+
+class _DueBatch(NamedTuple):
+    """The rows of one step, their places in its batch, and the batch's width.
+
+    The width of a secret batch is one that nearly all of them fit in: it tells nothing of its size.
+    """
+
+    step: int
+    rows: NDArray[np.int64]
+    places: NDArray[np.int64]
+    width: int
 
 
 def _placed(leaf: ArrayLike, places: NDArray[np.int64], width: int) -> NDArray[np.generic]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino._base.errors import SordinoError
+from sordino._base.errors import PlanMismatchError, SordinoError
 from sordino._base.keys import RunKey
 from sordino._base.registry import Registry
 from sordino.parts._rounding import even_width
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from sordino.parts.sampling._population import Population
 
 Indices = NDArray[np.int32]
+Rows = NDArray[np.int64]
 Mask = NDArray[np.float32]
 
 
@@ -90,6 +91,22 @@ class Sampling(ABC):
         A function of the population, the key and the step.
         """
 
+    def check(
+        self, population: Population, t: int, rows: Rows, due: Rows, seen: Rows | None
+    ) -> Rows | None:
+        """Refuse rows of a caller's own for step t that the participation does not allow.
+
+        Args:
+          rows: distinct rows of the population.
+          due: the rows that `batches` has for this step.
+          seen: what this returned for the steps before, None at the first.
+        """
+        if not np.array_equal(np.sort(rows), np.sort(due)):
+            raise PlanMismatchError(
+                f"{self.kind} batches are drawn by the session; use the rows of next_rows()"
+            )
+        return seen
+
     def is_contiguous(self) -> bool:
         """Whether batches are slices of the rows in one public order, the same in every epoch."""
         return False
@@ -114,9 +131,9 @@ SAMPLINGS: Registry[Sampling] = Registry("sampling", group="sordino.samplings", 
 
 def padded(rows: NDArray[np.int64]) -> tuple[Indices, Mask]:
     """Rows with -1 for padding, as indices and mask, of a width that divides into blocks."""
-    more = even_width(rows.shape[1]) - rows.shape[1]
-    rows = np.pad(rows, ((0, 0), (0, more)), constant_values=-1)
-    return np.maximum(rows, 0).astype(np.int32), (rows >= 0).astype(np.float32)
+    wide = np.full((len(rows), even_width(rows.shape[1])), -1, np.int32)
+    wide[:, : rows.shape[1]] = rows
+    return np.maximum(wide, 0), (wide >= 0).astype(np.float32)
 
 
 FIXED = "fixed"
@@ -186,6 +203,28 @@ class FixedOrder(PublicSampling):
 
     def is_contiguous(self) -> bool:
         return True
+
+    def check(
+        self, population: Population, t: int, rows: Rows, due: Rows, seen: Rows | None
+    ) -> Rows | None:
+        """Batches of the first epoch may be the caller's own; `seen` (taken over) has each row's, or -1."""
+        if len(rows) > population.batch_size:
+            raise PlanMismatchError(
+                f"the plan has batches of {population.batch_size:,}, got {len(rows):,} rows"
+            )
+        slots = np.full(population.examples, -1, np.int64) if seen is None else seen
+        slot = t % population.steps_per_epoch
+        known = slots[rows]
+        moved = (known >= 0) & (known != slot)
+        if moved.any():
+            row = int(rows[np.argmax(moved)])
+            raise PlanMismatchError(
+                f"row {row} was in batch {int(slots[row]) + 1} of the epoch and is now in "
+                f"batch {slot + 1}: the plan counts on the same batches in every epoch; plan with "
+                "sampling='reshuffled' for a loader that shuffles"
+            )
+        slots[rows] = slot
+        return slots
 
     def order(self, population: Population, epoch: int) -> NDArray[np.int64]:
         order = None if population.is_full_batch else public_order(population)
