@@ -135,7 +135,8 @@ def test_modules_are_private_but_for_the_doors() -> None:
         for path in modules()
         if not path.name.startswith("_") and room_of(path) != "_base"
     }
-    assert public == {"sordino.planning.recipes"}
+    # The second refuses pickles of 0.5.
+    assert public == {"sordino.planning.recipes", "sordino.models.estimators"}
 
 
 # Who reads what is clipped but not noised: the door and the noisy minimum; who adds up; who hands a sum to

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -52,3 +53,12 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     for name in ("text", "other", "object", "version"):
         with pytest.raises(SordinoError, match="is not a model of sordino"):
             load_model(tmp_path / f"{name}.npz")
+
+
+@pytest.mark.parametrize("name", ["PrivateClassifier", "PrivateRegressor"])
+def test_pickles_of_0_5_are_refused_in_words(name: str) -> None:
+    """As 0.5.1 began them: the class first, by the module that it stood in."""
+    with pytest.raises(
+        SordinoError, match=rf"{name} was pickled by Sordino 0.5.*open it with 0.5.1"
+    ):
+        pickle.loads(f"csordino.models.estimators\n{name}\n.".encode())
