@@ -26,9 +26,8 @@ from sordino.privacy import (
     POISSON,
     SampledRelease,
     calibrate_noise,
-    compose_pld,
+    composed_epsilon,
     epsilon_from_zcdp,
-    epsilon_of_pld,
     mu_from_epsilon_delta,
     zcdp_from_epsilon_delta,
 )
@@ -70,7 +69,7 @@ def psgd_noise(*, epsilon: float, delta: float, rate: float, steps: int) -> Prin
     p = require_positive("rate", rate, maximum=1.0)
     noise = _psgd_noise_unchecked(epsilon, delta, p, T)
     part = SampledRelease(noise, 1.0, p, T, POISSON, "add-remove")
-    true = epsilon_of_pld(compose_pld(0.0, (part,)), delta)
+    true = composed_epsilon((part,), delta)
     require_condition(
         true <= epsilon,
         SECTION_4_3,

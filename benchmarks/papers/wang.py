@@ -25,8 +25,7 @@ from sordino.privacy import (
     WITHOUT_REPLACEMENT,
     SampledRelease,
     calibrate_noise,
-    compose_pld,
-    epsilon_of_pld,
+    composed_epsilon,
     mu_from_epsilon_delta,
     zcdp_from_epsilon_delta,
 )
@@ -326,7 +325,7 @@ def rrpsgd(
     spent = rdp_epsilon(noise, epsilon=epsilon, delta=delta, examples=n, batch_size=1, steps=T)
     if spent > epsilon:
         part = SampledRelease(noise, 1.0, 1 / n, T, WITHOUT_REPLACEMENT, _REPLACE_ONE)
-        spent = epsilon_of_pld(compose_pld(0.0, (part,)), delta)
+        spent = composed_epsilon((part,), delta)
     formula = "RRPSGD's noise of Zhang et al. (2017)"
     require_condition(
         spent <= epsilon,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,12 +12,13 @@ from hypothesis import strategies as st
 from sordino._base.errors import SordinoError
 from sordino.privacy._amplification import (
     SampledRelease,
-    compose_pld,
-    epsilon_of_pld,
+    composed_epsilon,
     levels,
     sampled_levels,
 )
-from sordino.privacy._poisson import composed_epsilon, poisson_delta
+from sordino.privacy._gdp import SLACK, epsilon_from_mu
+
+from .one_step import poisson_delta
 
 
 @given(
@@ -87,17 +90,15 @@ def test_one_step_profile_is_the_integral(s, rate, adjacency):
         ((1.5, 2.0), 100, 0.02, "replace-one", 1e-6),
     ],
 )
-def test_quick_composition_agrees_with_the_accountant(sigma, count, rate, adjacency, delta):
-    quick = composed_epsilon(
-        [(s, count) for s in sigma], rate=rate, adjacency=adjacency, delta=delta
-    )
+def test_quick_composition_agrees_with_the_stated_one(sigma, count, rate, adjacency, delta):
     parts = sampled_levels(np.repeat(sigma, count), rate=rate, adjacency=adjacency)
-    assert quick == pytest.approx(epsilon_of_pld(compose_pld(0.0, parts), delta), rel=5e-4)
+    stated = composed_epsilon(parts, delta)
+    assert stated * (1 - 1e-9) <= composed_epsilon(parts, delta, quick=True) <= stated * (1 + 2e-3)
 
 
 def test_papers_04_oracle_10_quickly():
     def at(s, adjacency="add-remove", delta=1e-5):
-        return composed_epsilon([(s, 1000)], rate=0.01, adjacency=adjacency, delta=delta)
+        return composed_epsilon(sampled_levels([s] * 1000, rate=0.01, adjacency=adjacency), delta)
 
     assert at(1.0) == pytest.approx(1.8282, abs=1e-3)
     assert at(1.0, "replace-one") == pytest.approx(2.844, abs=1e-3)
@@ -116,11 +117,15 @@ def test_papers_04_erratum_f(gamma, epsilon):
     ends = np.cumsum([count for _, count in down]) - 1
     up = [(float(np.sort(sigma)[end]), count) for end, (_, count) in zip(ends, down, strict=True)]
     above, below = (
-        composed_epsilon(found, rate=p, adjacency="add-remove", delta=1e-8) for found in (down, up)
+        composed_epsilon(
+            tuple(SampledRelease(s, 1.0, p, count, "poisson", "add-remove") for s, count in found),
+            1e-8,
+        )
+        for found in (down, up)
     )
     assert below - 0.01 <= epsilon <= above + 0.01
 
 
-def test_next_to_no_noise_is_refused():
-    with pytest.raises(SordinoError):
-        composed_epsilon([(1e-3, 10)], rate=0.5, adjacency="add-remove", delta=1e-6)
+def test_next_to_no_noise_gets_no_credit_for_sampling():
+    few = sampled_levels([1e-3] * 10, rate=0.5, adjacency="add-remove")
+    assert composed_epsilon(few, 1e-6) == epsilon_from_mu(math.sqrt(10) / 1e-3 / (1 - SLACK), 1e-6)

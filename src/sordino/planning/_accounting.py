@@ -148,7 +148,10 @@ def calibrated_noise(
             delta,
             mu=spent,
             others=others,
+            stored=lambda std: float32_up(std * FLOAT32_MARGIN) / FLOAT32_MARGIN,
         )
+        # That very number: what is stated is what was accepted.
+        return float(np.float32(least * FLOAT32_MARGIN))
     else:
         kappa = Adjacency(adjacency).factor
         shift = run_sensitivity(population, mechanism, schedule)

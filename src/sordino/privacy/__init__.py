@@ -42,14 +42,14 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from sordino.privacy._accountant import SMALLEST_DELTA as SMALLEST_DELTA
     from sordino.privacy._amplification import MOST_LEVELS as MOST_LEVELS
     from sordino.privacy._amplification import POISSON as POISSON
-    from sordino.privacy._amplification import SMALLEST_DELTA as SMALLEST_DELTA
     from sordino.privacy._amplification import WITHOUT_REPLACEMENT as WITHOUT_REPLACEMENT
     from sordino.privacy._amplification import SampledRelease as SampledRelease
     from sordino.privacy._amplification import calibrate_noise as calibrate_noise
-    from sordino.privacy._amplification import compose_pld as compose_pld
-    from sordino.privacy._amplification import epsilon_of_pld as epsilon_of_pld
+    from sordino.privacy._amplification import composed_delta as composed_delta
+    from sordino.privacy._amplification import composed_epsilon as composed_epsilon
     from sordino.privacy._amplification import levels as levels
     from sordino.privacy._amplification import mu_beside as mu_beside
     from sordino.privacy._amplification import sampled_levels as sampled_levels
@@ -84,7 +84,6 @@ if TYPE_CHECKING:
     from sordino.privacy._participation import Participation as Participation
     from sordino.privacy._participation import PatternList as PatternList
     from sordino.privacy._participation import SinglePass as SinglePass
-    from sordino.privacy._poisson import composed_epsilon as composed_epsilon
     from sordino.privacy._selection import KIND as KIND
     from sordino.privacy._selection import LOGARITHMIC as LOGARITHMIC
     from sordino.privacy._selection import SelectionGuarantee as SelectionGuarantee

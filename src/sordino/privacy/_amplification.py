@@ -1,24 +1,16 @@
-r"""Privacy amplification by secret random batches, through privacy-loss distributions.
+r"""Privacy amplification by secret random batches: descriptions of releases, and noise for a budget.
 
-One description, `SampledRelease`, and one function, `compose_pld`, stand between Sordino and
-`dp_accounting`. They speak of the noise **standard deviation** and of the **norm bound of one
-unit's contribution**, never of a "noise multiplier": the package's RDP accountant reads that as
-std / (2 S) under replace-one while its PLD accountant reads it as std / S.
+A `SampledRelease` speaks of the noise **standard deviation** and of the **norm bound of one unit's
+contribution**, never of a "noise multiplier", which accountants read in different ways. What it is worth,
+alone or beside others, `_accountant.py` says.
 
 Supported, each with the adjacency it is proved for:
 
 * Poisson batches (every unit independently with probability q): add/remove and zero-out (the same
   pair of distributions: the divisor is a public constant), and replace-one;
-* batches of fixed size without replacement: replace-one. `dp_accounting` has no such PLD; with
-  ``s = std / (2 S)`` and ``e0(e) = ln(1 + (e^e - 1)/q)`` the tight one-step profile (Balle, Barthe &
-  Gaboardi 2018) is
-
-      D(e)  = q [Phi(1/(2s) - s e0) - e^{e0} Phi(-1/(2s) - s e0)]   for e >= 0,
-      D(-e) = 1 - e^{-e} + e^{-e} D(e),
-
-  and it is symmetric, so its connect-the-dots discretisation composes (Zhu, Dong & Wang 2022).
-
-All distributions are pessimistic: discretisation and truncation only ever raise epsilon.
+* batches of fixed size without replacement: replace-one. With ``s = std / (2 S)`` the tight one-step
+  profile at e >= 0 (Balle, Barthe & Gaboardi 2018) is that of removing one unit from Poisson batches
+  with noise s, and the pair is symmetric (Zhu, Dong & Wang 2022).
 
 **Many noise levels as a few.** Composing one distribution per step is slow, so steps are grouped into
 at most `most` levels and the noise of each step is rounded *down* to its level. That only ever
@@ -31,13 +23,12 @@ overstates the loss.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from sordino._base.errors import (
     SordinoError,
@@ -48,17 +39,13 @@ from sordino._base.errors import (
     shown,
 )
 from sordino._base.types import Json
-from sordino.privacy._gdp import SLACK, epsilon_from_mu, log_deltas, mu_from_epsilon_delta
+from sordino.privacy._accountant import LATTICE_SHARE, SMALLEST_DELTA, Level, delta_of, epsilon_of
+from sordino.privacy._gdp import SLACK, mu_from_epsilon_delta
 from sordino.privacy._terms import Adjacency
-
-if TYPE_CHECKING:
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 POISSON = "poisson"
 WITHOUT_REPLACEMENT = "without-replacement"
 SAMPLINGS = (POISSON, WITHOUT_REPLACEMENT)
-# PLD arithmetic carries absolute errors of about 1e-15 in delta.
-SMALLEST_DELTA = 1e-13
 # 24 levels over a ratio of 2 are 3 % apart.
 MOST_LEVELS = 24
 
@@ -86,7 +73,7 @@ class SampledRelease:
         require_choice("sampling", self.sampling, SAMPLINGS)
         if not 0 < self.rate <= 1:
             raise SordinoError(f"the sampling rate must be in (0, 1], got {shown(self.rate)}")
-        allowed = _RELATIONS if self.sampling == POISSON else _REPLACING
+        allowed = _RELATIONS[self.sampling]
         if self.adjacency not in allowed:
             raise SordinoError(
                 f"{self.sampling} sampling has no proved amplification under {shown(self.adjacency)} "
@@ -100,6 +87,14 @@ class SampledRelease:
         return kappa * self.contribution * math.sqrt(self.steps) / self.noise_std
 
     @property
+    def level(self) -> Level:
+        """What the accountant composes."""
+        pair = "remove"
+        if self.adjacency == Adjacency.REPLACE_ONE:
+            pair = "replace" if self.sampling == POISSON else "exchange"
+        return Level(self.noise_std / self.contribution * (1 - SLACK), self.rate, self.steps, pair)
+
+    @property
     def loss_scale(self) -> float:
         """Standard deviation of one step's privacy loss in the central-limit regime."""
         kappa = Adjacency(self.adjacency).factor
@@ -110,93 +105,40 @@ class SampledRelease:
         return asdict(self)
 
 
-_REPLACING = {Adjacency.REPLACE_ONE.value: "REPLACE_ONE"}
-_RELATIONS = {"add-remove": "ADD_OR_REMOVE_ONE", "zero-out": "ADD_OR_REMOVE_ONE", **_REPLACING}
+_RELATIONS = {
+    POISSON: tuple(adjacency.value for adjacency in Adjacency),
+    WITHOUT_REPLACEMENT: (Adjacency.REPLACE_ONE.value,),
+}
 
 
-def grid_step(parts: tuple[SampledRelease, ...]) -> float:
-    """Discretisation of the losses: fine against one step's scale, coarse enough to be quick."""
-    finest = min(part.loss_scale for part in parts) / 20
-    return min(1e-3, max(finest, 2e-6))
+def composed_epsilon(
+    parts: tuple[SampledRelease, ...], delta: float, *, mu: float = 0.0, quick: bool = False
+) -> float:
+    """The smallest epsilon >= 0 at `delta` of all parts and a mu-GDP release, rounded up.
 
-
-@lru_cache(maxsize=64)
-def compose_pld(gaussian_mu: float, parts: tuple[SampledRelease, ...]) -> PrivacyLossDistribution:
-    """PLD of a mu-GDP Gaussian release composed with every sampled part (a `dp_accounting` PLD)."""
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    step = grid_step(parts)
-    if gaussian_mu > 0:
-        release = pld.from_gaussian_mechanism(
-            1.0 / gaussian_mu, value_discretization_interval=step, pessimistic_estimate=True
-        )
-        # The sampled parts are the long work, and are known when only mu changes.
-        return compose_pld(0.0, parts).compose(release)
-    total: PrivacyLossDistribution | None = None
-    for part in parts:
-        composed = _composed(part, step)
-        total = composed if total is None else total.compose(composed)
-    return total
-
-
-@lru_cache(maxsize=64)
-def _composed(part: SampledRelease, step: float) -> PrivacyLossDistribution:
-    one = _poisson(part, step) if part.sampling == POISSON else _without_replacement(part, step)
-    return one.self_compose(part.steps)
-
-
-def _poisson(part: SampledRelease, step: float) -> PrivacyLossDistribution:
-    import dp_accounting
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    return pld.from_gaussian_mechanism(
-        part.noise_std,
-        sensitivity=part.contribution,
-        sampling_prob=part.rate,
-        value_discretization_interval=step,
-        pessimistic_estimate=True,
-        neighboring_relation=getattr(dp_accounting.NeighboringRelation, _RELATIONS[part.adjacency]),
-    )
-
-
-def without_replacement_delta(epsilon: ArrayLike, s: float, rate: float) -> NDArray[np.float64]:
-    """``D(epsilon)`` of the module docstring, one step, ``s = std / (2 S)``."""
-    e = np.atleast_1d(np.asarray(epsilon, dtype=np.float64))
-    size = np.abs(e)
-    e0 = np.where(size > 30, size - math.log(rate), np.log1p(np.expm1(np.minimum(size, 30)) / rate))
-    right = rate * np.exp(log_deltas(e0, 1 / s))
-    return np.where(e >= 0, right, -np.expm1(-size) + np.exp(-size) * right)
-
-
-def _without_replacement(part: SampledRelease, step: float) -> PrivacyLossDistribution:
-    from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    s = part.noise_std / (2 * part.contribution)
-    # Far enough that what lies beyond (charged as infinite loss) is below 1e-22.
-    last = 1
-    while without_replacement_delta(last * step, s, part.rate)[0] > 1e-22:
-        last *= 2
-    losses = np.arange(-last, last + 1)
-    pmf = pld_pmf.create_pmf_pessimistic_connect_dots(
-        step, losses, without_replacement_delta(losses * step, s, part.rate)
-    )
-    return pld.PrivacyLossDistribution(pmf)
-
-
-def epsilon_of_pld(pld: PrivacyLossDistribution, delta: float) -> float:
-    """Smallest epsilon >= 0 with delta(epsilon) <= `delta`, rounded up."""
+    `quick`: to 1e-3 instead of 2e-5, for searches.
+    """
     require_fraction("delta", delta)
     if delta < SMALLEST_DELTA:
         raise SordinoError(
             f"amplified guarantees are computed down to delta = {SMALLEST_DELTA:g}, got {delta!r}"
         )
-    return max(0.0, float(pld.get_epsilon_for_delta(delta))) * (1 + SLACK)
+    return epsilon_of(_levels(parts, mu), delta, share=1e-3 if quick else LATTICE_SHARE)
 
 
-def delta_of_pld(pld: PrivacyLossDistribution, epsilon: float) -> float:
-    """delta at `epsilon`, rounded up (at least the arithmetic's own error)."""
-    return min(1.0, float(pld.get_delta_for_epsilon(epsilon)) * (1 + SLACK) + 1e-15)
+def composed_delta(parts: tuple[SampledRelease, ...], epsilon: float, *, mu: float = 0.0) -> float:
+    """The smallest delta at `epsilon` of all parts and a mu-GDP release, rounded up."""
+    return delta_of(_levels(parts, mu), epsilon)
+
+
+def _levels(parts: tuple[SampledRelease, ...], mu: float) -> tuple[Level, ...]:
+    counts: Counter[Level] = Counter()
+    for part in parts:
+        counts[replace(part.level, steps=1)] += part.steps
+    if mu > 0:
+        # The relation is the parts': a Gaussian release is its own mirror image under each.
+        counts[Level((1 - SLACK) / mu, 1.0, 1)] += 1
+    return tuple(replace(level, steps=count) for level, count in counts.items())
 
 
 def mu_beside(
@@ -219,8 +161,7 @@ def mu_beside(
         return most if mu == 0 else math.sqrt(left) * (1 - SLACK)
 
     def keeps(extra: float) -> bool:
-        pld = compose_pld(math.hypot(mu, extra), others)
-        return epsilon_of_pld(pld, delta) <= epsilon
+        return composed_epsilon(others, delta, mu=math.hypot(mu, extra)) <= epsilon
 
     low, high = 1e-4 * most, most
     if left <= 0 or not keeps(low):
@@ -238,54 +179,106 @@ def calibrate_noise(
     *,
     mu: float = 0.0,
     others: tuple[SampledRelease, ...] = (),
+    stored: Callable[[float], float] = float,
 ) -> float:
-    """Least noise standard deviation (to 1e-4, rounded up) at which `parts(std)` is (eps, delta)-DP.
+    """Least noise standard deviation (to about 1e-4) at which `parts(std)` is (eps, delta)-DP.
 
-    Beside it there may be a mu-GDP release and `others`: all together are then (eps, delta)-DP. epsilon
-    is close to a power of the noise, so a secant in logarithms needs few evaluations; the result is one
-    that was evaluated and passed.
+    Beside it there may be a mu-GDP release and `others`: all together are then (eps, delta)-DP. What is
+    returned was evaluated by the function that states guarantees, and passed; `stored` rounds a
+    candidate to the value that will be stated.
     """
 
     def described(std: float) -> tuple[SampledRelease, ...]:
         result = parts(std)
         return result if isinstance(result, tuple) else (result,)
 
-    def at(std: float) -> float:
+    def at(std: float, quick: bool) -> float:
         all_parts = (*described(std), *others)
-        plain = epsilon_from_mu(math.hypot(mu, *(p.unamplified_mu for p in all_parts)), delta)
-        return min(plain, epsilon_of_pld(compose_pld(mu, all_parts), delta))
+        return max(composed_epsilon(all_parts, delta, mu=mu, quick=quick), 1e-12)
 
     # With no amplification at all this is enough; with it, less is.
     unit = described(1.0)
     unit_mu = math.hypot(*(part.unamplified_mu for part in unit))
-    high = unit_mu / mu_beside(epsilon, delta, mu=mu, others=others) * (1 + SLACK)
-    low, at_low = high, 0.0
-    at_high = max(at(high), 1e-12)
-    while at_low <= epsilon:
-        low /= 2
-        at_low = at(low)
-        if at_low <= epsilon:
-            high, at_high = low, max(at_low, 1e-12)
-        if low < 1e-9 * unit[0].contribution:
-            raise SordinoError(
-                f"epsilon {epsilon:g} needs next to no noise here and protects nobody; ask for less"
-            )
-    while high / low > 1 + 1e-4:
-        slope = math.log(at_high / at_low) / math.log(high / low)
-        guess = low * (epsilon / at_low) ** (1 / slope)
-        # Stay inside, and lean to the safe side so that the bracket closes from both ends.
-        guess = min(
-            max(guess * (1 + 2e-5), low * (high / low) ** 0.05), high / (high / low) ** 0.05
+    most = unit_mu / mu_beside(epsilon, delta, mu=mu, others=others) * (1 + SLACK)
+    low, high = _bracket(
+        lambda std: at(std, True), epsilon, _first_guess(unit, epsilon, delta), most
+    )
+    if high[0] < 1e-6 * unit[0].contribution:
+        raise SordinoError(
+            f"epsilon {epsilon:g} needs next to no noise here and protects nobody; ask for less"
         )
-        value = at(guess)
+    std, slope = _solved(lambda std: at(std, True), epsilon, low, high)
+    # Certified, from where the quick answer says; then closer from both sides.
+    enough, little = math.inf, 0.0
+    for attempt in range(60):
+        tried = stored(std)
+        value = at(tried, False)
         if value <= epsilon:
-            high, at_high = guess, max(value, 1e-12)
-            probe = max(high * (1 - 9e-5), low)
-            if high / low > 1 + 1e-4 and (below := at(probe)) > epsilon:
-                low, at_low = probe, below
+            enough = min(enough, tried)
+            if value >= epsilon * (1 - 3e-5):
+                break
         else:
-            low, at_low = guess, value
-    return high
+            little = max(little, tried)
+        if enough <= little * (1 + 3e-5) or (attempt >= 8 and enough < math.inf):
+            break
+        std = tried * min(max((value / epsilon * (1 + 1e-5)) ** (1 / slope), 0.9), 1.1)
+        if not little < std < enough:
+            std = math.sqrt(little * enough) if enough < math.inf else tried * (1 + 1e-6)
+    return enough
+
+
+def _first_guess(unit: tuple[SampledRelease, ...], epsilon: float, delta: float) -> float:
+    """Noise by the central limit theorem, were all steps alike."""
+    part = max(unit, key=lambda one: one.rate)
+    steps = sum(one.steps for one in unit)
+    kappa = Adjacency(part.adjacency).factor
+    share = mu_from_epsilon_delta(epsilon, delta) ** 2 / (steps * part.rate**2)
+    return kappa * part.contribution / part.noise_std / math.sqrt(math.log1p(share))
+
+
+Point = tuple[float, float]  # a noise and its epsilon
+
+
+def _bracket(
+    at: Callable[[float], float], epsilon: float, guess: float, most: float
+) -> tuple[Point, Point]:
+    """Two noises around the one for `epsilon`: the first too little, the second enough."""
+    guess = min(guess, most)
+    point, factor = (guess, at(guess)), 1.15
+    if point[1] <= epsilon:
+        while point[1] <= epsilon and point[0] > 1e-7 * most:
+            last, factor = point, factor * factor
+            point = (last[0] / factor, at(last[0] / factor))
+        return point, last
+    while point[1] > epsilon and point[0] < most:
+        last, factor = point, factor * factor
+        wide = min(last[0] * factor, most)
+        point = (wide, at(wide) if wide < most else epsilon)
+    return last, point
+
+
+def _solved(
+    at: Callable[[float], float], epsilon: float, low: Point, high: Point
+) -> tuple[float, float]:
+    """The noise for `epsilon` to about 1e-3, by secants, and x of ``epsilon ~ noise^-x`` there."""
+    known = [low, high]
+    for _ in range(60):
+        # Through the two known points that are closest, inside the bracket.
+        (x, y), (x2, y2) = sorted(known, key=lambda point: abs(math.log(point[1] / epsilon)))[:2]
+        fall = math.log(y2 / y) / math.log(x / x2) if x != x2 else 0.0
+        ratio = high[0] / low[0]
+        guess = x * (y / epsilon) ** (1 / fall) if fall > 0.01 else 0.0
+        if not low[0] * ratio**0.01 <= guess <= low[0] * ratio**0.99:
+            guess = low[0] * ratio**0.5
+        value = at(guess)
+        known.append((guess, value))
+        if abs(math.log(value / epsilon)) < 2e-3:
+            fall = max(fall, 0.1)
+            return guess * (value / epsilon) ** (1 / fall), fall
+        if ratio < 1 + 1e-4:  # a jump
+            return high[0], 1.0
+        low, high = (low, (guess, value)) if value <= epsilon else ((guess, value), high)
+    return high[0], 1.0
 
 
 def levels(sigma: ArrayLike, most: int = MOST_LEVELS) -> list[tuple[float, int]]:
@@ -309,9 +302,11 @@ def levels(sigma: ArrayLike, most: int = MOST_LEVELS) -> list[tuple[float, int]]
     return [(float(level), int(count)) for level, count in zip(distinct, counts, strict=True)]
 
 
-def sampled_levels(sigma: ArrayLike, *, rate: float, adjacency: str) -> tuple[SampledRelease, ...]:
+def sampled_levels(
+    sigma: ArrayLike, *, rate: float, adjacency: str, most: int = MOST_LEVELS
+) -> tuple[SampledRelease, ...]:
     """Poisson steps with noise multipliers `sigma` (relative to the clip norm) as releases to compose."""
     return tuple(
         SampledRelease(level, 1.0, rate, count, POISSON, adjacency)
-        for level, count in levels(sigma)
+        for level, count in levels(sigma, most)
     )

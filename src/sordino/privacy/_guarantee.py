@@ -14,17 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from sordino._base.errors import SordinoError, known_fields, require_choice, require_fraction, shown
 from sordino._base.types import Json
-from sordino.privacy import _amplification as amplification
-from sordino.privacy._amplification import SampledRelease
+from sordino.privacy._amplification import SampledRelease, composed_delta, composed_epsilon
 from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu, epsilon_from_zcdp, zcdp_from_mu
 from sordino.privacy._terms import ADJACENCIES, INSECURE, UNITS, Adjacency, change, rounded_up
-
-if TYPE_CHECKING:
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 ANALYSES = ("exact", "upper bound", "amplified", "none")
 # Whose releases a guarantee is about, as its sentence says it.
@@ -150,8 +145,7 @@ class Guarantee:
     def _ideal_epsilon(self, delta: float) -> float:
         if not self.sampled:
             return epsilon_from_mu(self.mu, delta)
-        amplified = amplification.epsilon_of_pld(self._pld(), delta)
-        return min(amplified, epsilon_from_mu(self.mu, delta))
+        return composed_epsilon(self.sampled, delta, mu=self.gaussian_mu)
 
     def delta(self, epsilon: float) -> float:
         """delta at `epsilon`, rounded up."""
@@ -161,7 +155,7 @@ class Guarantee:
             return 1.0
         ideal = delta_from_mu(epsilon, self.mu)
         if self.sampled:
-            ideal = min(ideal, amplification.delta_of_pld(self._pld(), epsilon))
+            ideal = min(ideal, composed_delta(self.sampled, epsilon, mu=self.gaussian_mu))
         if not self.distance:
             return ideal
         near = min(1.0, ideal + self._extra(epsilon))
@@ -169,9 +163,6 @@ class Guarantee:
         if self.is_zcdp and not self.sampled and epsilon > rho > 0:
             return min(near, math.exp(-((epsilon - rho) ** 2) / (4 * rho)) * (1 + 1e-12))
         return near
-
-    def _pld(self) -> PrivacyLossDistribution:
-        return amplification.compose_pld(self.gaussian_mu, self.sampled)
 
     def under_replace_one(self) -> Guarantee:
         """The same run against replacement of one unit: removing it, then adding another (2 mu)."""

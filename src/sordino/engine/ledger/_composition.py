@@ -28,10 +28,9 @@ from sordino.privacy import (
     Guarantee,
     SampledRelease,
     SelectionGuarantee,
-    compose_pld,
+    composed_epsilon,
     epsilon_at_distance,
     epsilon_from_mu,
-    epsilon_of_pld,
     epsilon_of_selections,
     mu_from_epsilon_delta,
 )
@@ -200,11 +199,9 @@ def _epsilon(total: ComposedCost, delta: float) -> float:
 
 def _ideal_epsilon(total: ComposedCost, delta: float) -> float:
     if not total.selections:
-        plain = epsilon_from_mu(total.mu, delta)
         if not total.sampled:
-            return plain
-        pld = compose_pld(total.gaussian_mu, total.sampled)
-        return min(plain, epsilon_of_pld(pld, delta))
+            return epsilon_from_mu(total.mu, delta)
+        return composed_epsilon(total.sampled, delta, mu=total.gaussian_mu)
     best = epsilon_of_selections(total.selections, _mu_up(total.unamplified_units), delta)
     if total.sampled:
         # Or by adding (epsilon, delta) pairs, which keeps the amplification.

@@ -40,10 +40,7 @@ from sordino.privacy import (
     MOST_LEVELS,
     SMALLEST_DELTA,
     Adjacency,
-    compose_pld,
     composed_epsilon,
-    epsilon_of_pld,
-    levels,
     mu_from_epsilon_delta,
     sampled_levels,
 )
@@ -92,8 +89,8 @@ def allocate_subsampled(
 ) -> Array:
     """Noise multipliers (steps,) for Poisson batches that are together (epsilon, delta)-DP.
 
-    The search of `search_subsampled`, then its result checked by the composed privacy-loss
-    distribution of `privacy.amplification` and raised by one factor until that accepts.
+    The search of `search_subsampled`, then its result checked by the accountant and raised by one
+    factor until that accepts.
     """
     sigma = search_subsampled(
         log_q,
@@ -109,7 +106,7 @@ def allocate_subsampled(
         return sigma
     for _ in range(20):
         parts = sampled_levels(sigma, rate=rate, adjacency=adjacency)
-        result = epsilon_of_pld(compose_pld(0.0, parts), delta)
+        result = composed_epsilon(parts, delta)
         if result <= epsilon:
             return sigma
         # epsilon falls at least as fast as 1/sigma, so this is enough but for rounding.
@@ -190,11 +187,9 @@ def search_subsampled(
 
     def solve(family: Family, near: float, most: int, tolerance: float) -> float:
         def spent(z: float) -> float:
-            stepped = levels(stepwise(family(z), most), most)
-            try:
-                return composed_epsilon(stepped, rate=rate, adjacency=adjacency, delta=delta)
-            except SordinoError:  # so little noise that the loss has no bounds
-                return math.inf
+            sigma = stepwise(family(z), most)
+            parts = sampled_levels(sigma, rate=rate, adjacency=adjacency, most=most)
+            return composed_epsilon(parts, delta, quick=tolerance > 1e-4)
 
         return _solve(spent, epsilon, near, tolerance)
 

@@ -1,0 +1,299 @@
+"""The accountant against exact contour integrals, closed forms and another library (page 05, section 8)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sordino.privacy import _accountant as accountant
+from sordino.privacy._accountant import Level, delta_of, epsilon_of
+from sordino.privacy._amplification import SampledRelease, calibrate_noise, composed_epsilon
+from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu
+
+from .one_step import poisson_delta, without_replacement_delta
+
+# ---- an independent reference: no lattice, no Fourier transform -----------------------------------------
+
+
+def losses_and_weights(level, reach, forward):
+    """Nodes of one step's loss under its own distribution; `reach` is how far a tilt moves it."""
+    s = level.s / 2 if level.pair == "exchange" else level.s
+    step = min(s / 8, s * s / 4)
+
+    def log_density(x, mean):
+        return -0.5 * ((x - mean) / s) ** 2 - math.log(s * math.sqrt(2 * math.pi))
+
+    def mixed(x, mean):
+        with np.errstate(divide="ignore"):
+            absent = np.log1p(-level.rate) + log_density(x, 0)
+        return np.logaddexp(absent, math.log(level.rate) + log_density(x, mean))
+
+    if level.pair == "exchange":  # by the midpoint rule from where the loss is 0
+        x = 0.5 + (np.arange(int((reach + 1 + 13 * s) / step)) + 0.5) * step
+        return mixed(x, 1) - log_density(x, 0), np.exp(mixed(x, 1)) * step, True
+    low, high = (13 * s, 14 * s + 2 + reach) if forward else (13 * s + 1 + reach, 1 + 13 * s)
+    x = np.arange(-low, high, step)
+    p, q = mixed(x, 1), mixed(x, -1) if level.pair == "replace" else log_density(x, 0)
+    return (p - q, np.exp(p) * step, False) if forward else (q - p, np.exp(q) * step, False)
+
+
+def log_moments(levels, nodes, z):
+    total = np.zeros(z.size, np.complex128)
+    for level, (loss, weight, mirrored) in zip(levels, nodes, strict=True):
+        power = np.expm1(np.outer(z, loss))
+        if mirrored:
+            power = power + np.exp(-loss) * np.expm1(-np.outer(z, loss))
+        total += level.steps * np.log1p(power @ weight)
+    return total
+
+
+def exact_delta(levels, epsilon, forward=True):
+    """``delta = (1 / 2 pi i) int e^{K(z) - z eps} / (z (z+1)) dz`` along Re z = c > 0."""
+    best = None
+    for c in np.geomspace(0.05, 3e3, 90):
+        try:
+            with np.errstate(over="raise", invalid="raise"):
+                nodes = [losses_and_weights(level, c, forward) for level in levels]
+                size = log_moments(levels, nodes, np.array([c]))[0].real - c * epsilon
+        except FloatingPointError:
+            break
+        size -= math.log(c) + math.log1p(c)
+        if best is None or size < best[0]:
+            best = (size, c, nodes)
+        elif size > best[0] + 5:
+            break
+    assert best is not None
+    size, c, nodes = best
+
+    def integrand(y):
+        z = c + 1j * y
+        return np.exp(log_moments(levels, nodes, z) - z * epsilon - size) / (z * (z + 1))
+
+    top = 1e-3 * c
+    first = abs(integrand(np.array([0.0]))[0])
+    while abs(integrand(np.array([top]))[0]) > 1e-12 * first and top < 1e5 * max(c, 1):
+        top *= 1.5
+    y = (np.arange(3000) + 0.5) / 3000 * top
+    values = np.concatenate([integrand(y[i : i + 50]) for i in range(0, 3000, 50)])
+    return math.exp(size) * float(values.real.sum()) * top / 3000 / math.pi
+
+
+# Section 5.3: noise, rate, steps, delta, the exact epsilon.
+EXACT = [
+    (1.0, 0.01, 1000, 1e-5, 1.82823667),
+    (1.0, 0.01, 10_000, 1e-5, 6.18771239),
+    (1.0, 1e-3, 10**6, 1e-10, 8.88300042),
+    (5.0, 0.1, 1000, 1e-14, 4.97745886),
+    (0.8, 0.05, 200, 1e-8, 11.0577882),
+]
+
+
+@pytest.mark.parametrize(("s", "rate", "steps", "delta", "exact"), EXACT)
+def test_certified_and_close(s, rate, steps, delta, exact):
+    levels = (Level(s, rate, steps),)
+    assert exact <= epsilon_of(levels, delta) <= exact * (1 + 1e-4)
+    assert delta * (1 - 1e-6) <= delta_of(levels, exact) <= delta * (1 + 5e-3)
+    if steps <= 1000:
+        assert exact_delta(levels, exact) == pytest.approx(delta, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("pair", "s", "rate", "steps", "delta", "known"),
+    [
+        ("replace", 5.0, 0.1, 1000, 1e-6, 6.387778),
+        ("exchange", 5.0, 0.1, 1000, 1e-6, 7.662225),
+        ("replace", 2.0, 0.02, 500, 1e-7, 2.217989),
+        ("exchange", 2.0, 0.02, 500, 1e-7, 4.144165),
+    ],
+)
+def test_pairs_under_replacement(pair, s, rate, steps, delta, known):
+    levels = (Level(s, rate, steps, pair),)
+    found = epsilon_of(levels, delta)
+    assert found == pytest.approx(known, rel=1e-4)
+    assert 0.999 * delta < exact_delta(levels, found) <= delta
+
+
+def some_levels(rng):
+    pair = str(rng.choice(["remove", "replace", "exchange"]))
+    s, rate = 10 ** rng.uniform(-0.2, 1.2), 10 ** rng.uniform(-2.5, -0.05)
+    steps = int(10 ** rng.uniform(2, 4.5))
+    levels = [Level(s, rate, steps, pair)]
+    if rng.random() < 0.4:
+        levels.append(Level(1.5 * s, rate, max(1, steps // 2), pair))
+    if rng.random() < 0.4:
+        levels.append(Level(rng.uniform(2, 6), 1.0, 1))  # a plain Gaussian release beside them
+    return tuple(levels), 10 ** rng.uniform(-13, -3)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_never_below_the_exact_value_and_little_above(seed):
+    levels, delta = some_levels(np.random.default_rng(seed))
+    found = epsilon_of(levels, delta)
+    if not 1e-3 < found < 40:
+        pytest.skip("outside what the reference can integrate")
+    ways = (True,) if all(level.symmetric for level in levels) else (True, False)
+    exact = max(exact_delta(levels, found, way) for way in ways)
+    assert 0.98 * delta < exact <= delta
+    assert delta_of(levels, found) <= delta * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("planted", ["charge", "ends"])
+def test_a_lattice_that_rounds_down_is_found(planted, monkeypatch):
+    """Mutations: what is cut off is not charged; each cell is put on its lower end."""
+    genuine = accountant._law
+
+    def optimistic(level, h, cut, forward):
+        if planted == "charge":
+            law = genuine(level, h, 1e-7, forward)
+            return accountant._Law(law.first, law.masses, 0.0, h)
+        law = genuine(level, h, cut, forward)
+        return accountant._Law(law.first - 1, law.masses, law.cut, h)
+
+    monkeypatch.setattr(accountant, "_law", optimistic)
+    accountant._cached_law.cache_clear()
+    levels = (Level(1.0, 0.01, 1001),)
+    try:
+        assert exact_delta(levels, epsilon_of(levels, 1e-5)) > 1e-5
+    finally:
+        accountant._cached_law.cache_clear()
+        epsilon_of.cache_clear()
+
+
+# ---- section 5.4 -----------------------------------------------------------------------------------------
+
+CALIBRATED = [  # rate, steps, epsilon, delta, multiplier
+    (1e-4, 10**4, 1.0, 1e-7, 0.592606),
+    (1 / 32561, 8 * 32561, 1.0, 1e-6, 0.535682),
+    (1e-6, 10**5, 50.0, 1e-9, 0.176577),
+    (0.01, 10**5, 1.0, 1e-6, 13.3850),
+    (0.01, 1000, 1e-3, 1e-12, 1711.69),
+    (1e-4, 10**5, 1.0, 1e-12, 0.794164),
+    (1e-7, 10**6, 1.0, 1e-10, 0.419145),
+    (0.1, 500, 3.0, 1e-14, 5.74029),
+    (1e-3, 10**6, 50.0, 1e-3, 0.486110),
+    (0.5, 10**6, 1e-3, 1e-14, 3.07414e6),
+    (1.0, 10**6, 1.0, 1e-9, 5495.52),
+    (256 / 60000, 14070, 2.0, 1e-5, 1.22447),
+]
+
+
+@pytest.mark.parametrize(("rate", "steps", "epsilon", "delta", "known"), CALIBRATED)
+def test_calibration(rate, steps, epsilon, delta, known):
+    def release(std):
+        return SampledRelease(std, 1.0, rate, steps, "poisson", "add-remove")
+
+    found = calibrate_noise(release, epsilon, delta)
+    assert found == pytest.approx(known, rel=2e-4)
+    assert 0.9998 * epsilon <= composed_epsilon((release(found),), delta) <= epsilon
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    rate=st.floats(-5, 0).map(lambda x: 10**x),
+    steps=st.floats(0, 5).map(lambda x: int(10**x)),
+    epsilon=st.floats(-2, 1.5).map(lambda x: 10**x),
+    delta=st.floats(-14, -3).map(lambda x: 10**x),
+    pair=st.sampled_from(
+        [
+            ("poisson", "add-remove"),
+            ("poisson", "replace-one"),
+            ("without-replacement", "replace-one"),
+        ]
+    ),
+)
+def test_calibration_always_ends_within_the_budget(rate, steps, epsilon, delta, pair):
+    def release(std):
+        return SampledRelease(std, 1.0, rate, steps, *pair)
+
+    found = calibrate_noise(release, epsilon, delta)
+    assert composed_epsilon((release(found),), delta) <= epsilon
+
+
+# ---- other oracles of section 8 --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("s", "rate", "delta", "epsilon"), [(1.0, 0.5, 0.07179664, 1.0), (2.0, 0.25, 0.0017241012, 0.5)]
+)
+def test_two_steps_by_quadrature(s, rate, delta, epsilon):
+    """Oracle 2: delta as integrated in two dimensions."""
+    assert epsilon <= epsilon_of((Level(s, rate, 2),), delta) <= epsilon * (1 + 1e-4)
+
+
+def on_the_lattice(levels, delta):
+    """Without the minimum with the plain bound (correction 13)."""
+    guide = accountant._Guide(levels, forward=True)
+    tilt, guess = guide.best(delta)
+    return accountant._epsilon_one_way(guide, delta, tilt, guess, 2e-5, 0.0)[0]
+
+
+@pytest.mark.parametrize(
+    ("s", "steps", "delta"), [(2.0, 1, 1e-6), (30.0, 1000, 1e-12), (0.9, 3, 1e-3)]
+)
+def test_rate_one_is_a_gaussian_release(s, steps, delta):
+    plain = epsilon_from_mu(math.sqrt(steps) / s, delta)
+    assert plain <= on_the_lattice((Level(s, 1.0, steps),), delta) <= plain * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.02, 0.5, 2.0])
+@pytest.mark.parametrize(("s", "rate"), [(1.0, 0.1), (0.6, 0.02), (3.0, 0.5)])
+def test_one_step_in_closed_form(s, rate, epsilon):
+    """Oracle 11, all three pairs; adding is the other direction of removing."""
+
+    def both(profile):
+        there = float(profile(epsilon)[0])
+        back = float(1 - math.exp(epsilon) + math.exp(epsilon) * profile(-epsilon)[0])
+        return max(there, back)
+
+    for pair, true in (
+        ("remove", both(lambda e: poisson_delta(e, s, rate, "add-remove"))),
+        ("replace", poisson_delta(epsilon, s, rate, "replace-one")[0]),
+        ("exchange", without_replacement_delta(epsilon, s / 2, rate)[0]),
+    ):
+        if true > 1e-13:
+            found = delta_of((Level(s, rate, 1, pair),), epsilon)
+            assert true * (1 - 1e-9) <= found <= true * (1 + 3e-3), pair
+
+
+def test_more_noise_is_never_worse():
+    """Oracle 9: 60 values 1e-5 apart where float transforms would rise."""
+    noises = 8.0 * (1 + 1e-5 * np.arange(60))
+    found = [epsilon_of((Level(float(s), 0.01, 1000),), 1e-12) for s in noises]
+    assert (np.diff(found) < 0).all()
+
+
+@pytest.mark.parametrize(
+    ("s", "rate", "steps", "delta", "relation"),
+    [
+        (1.0, 0.02, 300, 1e-6, "remove"),
+        (4.0, 0.3, 2000, 1e-8, "remove"),
+        (1.5, 0.05, 200, 1e-5, "replace"),
+    ],
+)
+def test_another_library_agrees(s, rate, steps, delta, relation):
+    """Oracle 10."""
+    import dp_accounting
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    name = {"remove": "ADD_OR_REMOVE_ONE", "replace": "REPLACE_ONE"}[relation]
+    other = pld.from_gaussian_mechanism(
+        s,
+        sampling_prob=rate,
+        value_discretization_interval=1e-4,
+        neighboring_relation=getattr(dp_accounting.NeighboringRelation, name),
+    ).self_compose(steps)
+    found = epsilon_of((Level(s, rate, steps, relation),), delta)
+    assert found == pytest.approx(other.get_epsilon_for_delta(delta), rel=3e-4)
+
+
+def test_a_mixture_is_not_worse_than_its_parts_say():
+    sampled, plain = Level(2.0, 0.1, 100), Level(4.0, 1.0, 1)
+    both = epsilon_of((sampled, plain), 1e-6)
+    assert max(epsilon_of((sampled,), 1e-6), epsilon_from_mu(0.25, 1e-6)) < both
+    assert both < epsilon_of((sampled,), 5e-7) + epsilon_from_mu(0.25, 5e-7)
+    assert delta_of((sampled, plain), both) <= 1e-6 * (1 + 1e-3)
+    assert delta_of((plain,), 1.0) == delta_from_mu(1.0, 0.25)
