@@ -6,7 +6,7 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-__version__ = "0.6.0"
+__version__ = "0.7.0"
 
 
 @cache

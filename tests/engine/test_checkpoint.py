@@ -260,6 +260,10 @@ def test_checkpoints_are_spaced_by_time_and_cost(tmp_path: Path) -> None:
     now[0] += 5
     recovery.keep(run, ())
     assert read_progress(tmp_path / "run")[0] == 50
+    recovery.seconds, recovery._cost = 0.0, 1.0  # after every chunk, whatever the disk takes
+    run.advance()
+    recovery.keep(run, ())
+    assert read_progress(tmp_path / "run")[0] == 51
 
 
 def test_a_clock_that_goes_backwards_costs_no_checkpoint_at_the_end(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.privacy import _accountant as accountant
-from sordino.privacy._accountant import Level, delta_of, epsilon_of
+from sordino.privacy._accountant import delta_of, epsilon_of
 from sordino.privacy._amplification import SampledRelease, calibrate_noise, composed_epsilon
 from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu
+from sordino.privacy._loss_laws import Law, Level
 
 from .one_step import poisson_delta, without_replacement_delta
 
@@ -144,16 +145,16 @@ def test_never_below_the_exact_value_and_little_above(seed):
 @pytest.mark.parametrize("planted", ["charge", "ends"])
 def test_a_lattice_that_rounds_down_is_found(planted, monkeypatch):
     """Mutations: what is cut off is not charged; each cell is put on its lower end."""
-    genuine = accountant._law
+    genuine = accountant.law_of
 
     def optimistic(level, h, cut, forward):
         if planted == "charge":
             law = genuine(level, h, 1e-7, forward)
-            return accountant._Law(law.first, law.masses, 0.0, h)
+            return Law(law.first, law.masses, 0.0, h)
         law = genuine(level, h, cut, forward)
-        return accountant._Law(law.first - 1, law.masses, law.cut, h)
+        return Law(law.first - 1, law.masses, law.cut, h)
 
-    monkeypatch.setattr(accountant, "_law", optimistic)
+    monkeypatch.setattr(accountant, "law_of", optimistic)
     accountant._cached_law.cache_clear()
     levels = (Level(1.0, 0.01, 1001),)
     try:

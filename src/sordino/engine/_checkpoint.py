@@ -226,7 +226,7 @@ class Recovery:
     Attributes:
       path: the file.
       key: the run's key.
-      seconds: least time between two checkpoints.
+      seconds: least time between two checkpoints; 0 writes one after every chunk, whatever it costs.
       store: where a new key is to be kept, unless its owner keeps it.
       found: the checkpoint that was there, if any.
     """
@@ -303,7 +303,7 @@ class Recovery:
         self._queued.append(jnp.ravel(jax.tree.leaves(run.output())[0])[:1])
         if len(self._queued) > 1:
             jax.block_until_ready(self._queued.pop(0))
-        wait = max(self.seconds, self._cost / SHARE)
+        wait = max(self.seconds, self._cost / SHARE) if self.seconds else 0.0
         if run.finished or self.clock() - self._written >= wait:
             self.write(run, history)
 

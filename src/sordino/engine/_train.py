@@ -138,7 +138,7 @@ def train(
         takes the second for models with convolutions, which a scan slows down on CPUs.
       checkpoint: a file to keep what is released in, so that the same call goes on from it after a
         crash, bit for bit. The run's key is kept in the user's data folder (or give `run_key`).
-      checkpoint_seconds: least time between two checkpoints.
+      checkpoint_seconds: least time between two checkpoints; 0 writes one after every chunk.
       ledger, dataset: the ledger (or its file) that keeps the data set's budget, and the data set's
         name in it. The plan is charged before the first step, and refused if it does not fit.
       identified_by: what the ledger knows the data set by, where `data` was made from it: the data, or

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from sordino.privacy._amplification import WITHOUT_REPLACEMENT as WITHOUT_REPLACEMENT
     from sordino.privacy._amplification import SampledRelease as SampledRelease
     from sordino.privacy._amplification import calibrate_noise as calibrate_noise
-    from sordino.privacy._amplification import composed_delta as composed_delta
     from sordino.privacy._amplification import composed_epsilon as composed_epsilon
     from sordino.privacy._amplification import levels as levels
     from sordino.privacy._amplification import mu_beside as mu_beside

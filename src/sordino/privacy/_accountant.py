@@ -2,13 +2,9 @@ r"""The accountant: epsilon and delta of Gaussian releases on secret random batc
 
 One function searches, states and re-checks (page 05, section 5 with the corrections of section 11).
 
-*One step.* A pair of distributions whose privacy loss ``L`` is monotone in the output x is cut into cells
-``(ih, (i+1)h]`` of loss. Each cell's probability is put on its two ends so that its probability under both
-distributions is kept: the cell is then a post-processing of its two ends, so that the lattice law dominates
-the pair in both directions, alone and in every adaptive composition. What lies beyond the lattice, under
-either distribution, is removed from the law and charged to delta in full.
+*One step* is a law on a lattice that dominates it (`_loss_laws.py`).
 
-*Many steps.* The law is tilted by ``e^{lambda L}`` (exactly undone afterwards), which puts the losses that
+*Many steps.* The laws are tilted by ``e^{lambda L}`` (exactly undone afterwards), which puts the losses that
 decide at `delta` in the middle; then one Fourier transform for each level of noise composes all its steps.
 Rounding is thereby relative to delta itself, not to 1:
 
@@ -26,20 +22,24 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import fft
-from scipy.special import ndtr, ndtri_exp
 
 from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu
+from sordino.privacy._loss_laws import (
+    MOST_CELLS,
+    Array,
+    Law,
+    Level,
+    U,
+    law_of,
+    loss_at,
+    normal_quantile,
+)
 
-Array = NDArray[np.float64]
-
-U = 2.0**-52
 # delta is certified down to this.
 SMALLEST_DELTA = 1e-14
 # Less noise, in units of a contribution, and nothing is credited for sampling.
 LEAST_NOISE = 0.03
-MOST_CELLS = 1 << 19
 MOST_FREQUENCIES = 1 << 20
 # Share of epsilon that the lattice may add, and shares of delta that may be cut off or wrapped around.
 LATTICE_SHARE = 2e-5
@@ -48,157 +48,6 @@ WRAPPED_SHARE = 1e-5
 # Coarsest and finest lattices that are tried, as powers of two.
 COARSEST, FINEST = 0, -60
 _GOLDEN = (math.sqrt(5) - 1) / 2
-
-
-@dataclass(frozen=True)
-class Level:
-    """`steps` releases of ``N(x, s^2)`` against ``N(0, s^2)``, x at most 1, each on a random batch.
-
-    Attributes:
-      s: noise in units of the largest contribution.
-      rate: probability that the unit is in the batch.
-      steps: number of releases.
-      pair: "remove" (the unit or nothing; rate 1 is a plain Gaussian release), "replace" (one unit or
-        another, Poisson batches), "exchange" (one unit or another, batches of fixed size).
-    """
-
-    s: float
-    rate: float
-    steps: int
-    pair: str = "remove"
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether both directions are one."""
-        return self.pair != "remove" or self.rate == 1
-
-    @property
-    def mu(self) -> float:
-        """Without credit for sampling, all steps together are mu-GDP."""
-        return (1 if self.pair == "remove" else 2) * math.sqrt(self.steps) / self.s
-
-    @property
-    def is_mirrored(self) -> bool:
-        """Whether the law is made from its positive half."""
-        return self.pair != "remove"
-
-    @property
-    def width(self) -> float:
-        """Standard deviation of the distributions that the loss is taken of."""
-        return self.s / 2 if self.pair == "exchange" else self.s
-
-
-def _loss(level: Level, x: Array) -> Array:
-    """The privacy loss at output x."""
-    q, v = level.rate, level.width**2
-    with np.errstate(divide="ignore"):
-        absent, present = np.log1p(-q), math.log(q)
-    above = np.logaddexp(absent, present + (x - 0.5) / v)
-    if level.pair == "replace":
-        return np.asarray(above - np.logaddexp(absent, present + (-x - 0.5) / v))
-    return np.asarray(above)
-
-
-def _output(level: Level, loss: Array) -> Array:
-    """The output x at which the privacy loss is `loss`; -inf below all losses."""
-    q, v = level.rate, level.width**2
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        if level.pair == "replace":
-            # b y^2 - a (e^l - 1) y - b e^l = 0 with y = e^{x/v}: y = e^{l/2} exp(arcsinh(a sinh(l/2) / b)).
-            log_b = math.log(q) - 0.5 / v
-            ratio = (1 - q) * np.sinh(np.abs(loss) / 2)
-            lift = np.where(
-                np.log(ratio) - log_b > 300,
-                np.log(2 * ratio) - log_b,
-                np.arcsinh(ratio * math.exp(min(-log_b, 700.0))),
-            )
-            return np.asarray(v * (loss / 2 + np.sign(loss) * np.where(ratio > 0, lift, 0.0)))
-        small = np.log1p(np.expm1(np.minimum(loss, 30.0)) / q)
-        inner = np.where(loss > 30, loss + np.log1p(-(1 - q) * np.exp(-loss)) - math.log(q), small)
-        x = v * inner + 0.5
-        return np.where(np.isnan(x), -np.inf, x)
-
-
-@dataclass(frozen=True)
-class _Law:
-    """One step: probabilities of the losses ``(first + i) h``, and that of what was cut off."""
-
-    first: int
-    masses: Array
-    cut: float
-    h: float
-
-    @property
-    def losses(self) -> Array:
-        return np.asarray((self.first + np.arange(self.masses.size)) * self.h)
-
-
-def _cells(x: Array, mean: float, s: float) -> tuple[Array, Array]:
-    """Probability of N(mean, s^2) between neighbours of x, and the tails that it is the difference of."""
-    z = (x - mean) / s
-    right = z[:-1] >= 0
-    below, above = ndtr(z), ndtr(-z)
-    mass = np.where(right, above[:-1] - above[1:], below[1:] - below[:-1])
-    return np.maximum(mass, 0.0), np.where(right, above[:-1], below[1:])
-
-
-def _law(level: Level, h: float, cut: float, forward: bool) -> _Law:
-    """The lattice law; at most about `cut` is cut off at either end.
-
-    For the other direction a law may be cut short: there, losses above its last one are large gains, and
-    counting them as smaller gains only raises what is stated.
-    """
-    q, s = level.rate, level.width
-    shift = -1.0 if level.pair == "replace" else 0.0  # of the unit's other distribution
-    top = max(-s * _normal_quantile(cut / 2), 1 - s * _normal_quantile(cut / (2 * q)))
-    last = max(1, math.ceil(float(_loss(level, np.array([top]))[0]) / h))
-    first = 0
-    if not level.is_mirrored:
-        bottom = float(_loss(level, np.array([s * _normal_quantile(cut)]))[0])
-        least = -math.inf if q == 1 else math.log1p(-q)
-        first = math.floor(max(bottom, least) / h)
-        if not forward:
-            last = min(last, first + MOST_CELLS)
-    losses = np.arange(first, last + 1, dtype=np.float64) * h
-    x = _output(level, losses)
-    absent, absent_tail = _cells(x, 0.0, s)
-    present, present_tail = _cells(x, 1.0, s)
-    other, other_tail = (absent, absent_tail) if shift == 0 else _cells(x, shift, s)
-    keep = 0.0 if shift == 0 else 1 - q  # of the second distribution, that has no unit in it
-    p = (1 - q) * absent + q * present
-    r = keep * absent + (1 - keep) * other
-    p_tail = (1 - q) * absent_tail + q * present_tail
-    r_tail = keep * absent_tail + (1 - keep) * other_tail
-    with np.errstate(over="ignore", invalid="ignore"):
-        scale = np.exp(losses[:-1])
-        up = p - scale * r + 8 * U * (p_tail + scale * r_tail)
-        # Where e^loss r overflows, r is 0 in double precision: all of the cell goes up.
-        up = np.where(np.isfinite(up), up, p) / -math.expm1(-h)
-    up = np.clip(up, 0.0, p)
-    masses = np.zeros(losses.size)
-    masses[:-1] += p - up
-    masses[1:] += up
-    beyond_p = (1 - q) * ndtr(-x[-1] / s) + q * ndtr((1 - x[-1]) / s)
-    beyond_q = keep * ndtr(-x[-1] / s) + (1 - keep) * ndtr((shift - x[-1]) / s)
-    if level.is_mirrored:
-        half = masses[1:]
-        mirrored = half * np.exp(-losses[1:])
-        middle = 1.0 - float(half.sum()) - float(mirrored.sum())
-        whole = np.concatenate([mirrored[::-1], [max(middle, 0.0)], half])
-        both = float(beyond_p + beyond_q)
-        return _Law(-last, whole, both, h)
-    before_p, before_q = (1 - q) * ndtr(x[0] / s) + q * ndtr((x[0] - 1) / s), ndtr(x[0] / s)
-    if forward:
-        return _Law(first, masses, float(beyond_p + before_p), h)
-    with np.errstate(under="ignore"):
-        backwards = (masses * np.exp(-losses))[::-1]
-    backwards[0] += beyond_q
-    return _Law(-last, backwards, float(before_q), h)
-
-
-def _normal_quantile(probability: float) -> float:
-    """z with Phi(z) = probability, also for tiny ones."""
-    return float(ndtri_exp(math.log(min(probability, 0.5))))
 
 
 # ---- the tilt: where the losses are that decide ---------------------------------------------------------
@@ -221,7 +70,7 @@ class _Guide:
             low, high = low + tilt * odds / (1 - level.rate + odds), 1 + 10 * s
         step = max(min(s / 4, s * s / 2), (low + high) / 20_000)
         x = np.arange(-low, high, step)
-        loss = _loss(level, x)
+        loss = loss_at(level, x)
         order = 1 + tilt if self.forward else -tilt
         if np.max(order * loss) > 600:
             return None
@@ -406,7 +255,7 @@ class _Sum:
         return min(high * self.h, at + math.log1p(over / slope)) if slope > 0 else high * self.h
 
 
-def _spread(laws: list[tuple[_Law, Array, int]], log_tail: float) -> tuple[float, float]:
+def _spread(laws: list[tuple[Law, Array, int]], log_tail: float) -> tuple[float, float]:
     """How far below and above its mean the tilted sum lies, but for e^log_tail on each side (Chernoff)."""
     found = []
     centred = []
@@ -431,10 +280,10 @@ class _TooFineError(Exception):
     """The lattice has too many points."""
 
 
-def _compose(laws: list[tuple[_Law, int]], tilt: float, delta: float) -> _Sum:
+def _compose(laws: list[tuple[Law, int]], tilt: float, delta: float) -> _Sum:
     """The law of the sum, with all rounding charged upwards."""
     h = laws[0][0].h
-    tilted: list[tuple[_Law, Array, int]] = []
+    tilted: list[tuple[Law, Array, int]] = []
     K, mean, relative = 0.0, 0.0, 0.0
     for law, steps in laws:
         exponent = tilt * law.losses
@@ -566,7 +415,7 @@ def _is_hopeless(levels: tuple[Level, ...]) -> bool:
     return any(level.width < LEAST_NOISE for level in levels)
 
 
-def _backlash(levels: tuple[Level, ...], laws: list[tuple[_Law, int]]) -> float:
+def _backlash(levels: tuple[Level, ...], laws: list[tuple[Law, int]]) -> float:
     """What break points that are off by a rounding add to epsilon."""
     size = max(float(np.abs(law.losses) @ law.masses) for law, _ in laws)
     return 8 * U * sum(level.steps for level in levels) * (1 + 4 * size)
@@ -574,7 +423,7 @@ def _backlash(levels: tuple[Level, ...], laws: list[tuple[_Law, int]]) -> float:
 
 def _on_lattice(
     guide: _Guide, delta: float, tilt: float, share: float, epsilon: float
-) -> tuple[list[tuple[_Law, int]], _Sum | None, int]:
+) -> tuple[list[tuple[Law, int]], _Sum | None, int]:
     """Laws and their sum on the coarsest lattice that is fine enough, or the finest that fits."""
     limit = _finest(guide.levels, delta, guide.forward)
     chosen = guide.lattice(tilt, share * epsilon, limit)
@@ -610,7 +459,7 @@ def _epsilon_one_way(
     return best, chosen
 
 
-def _moments_epsilon(laws: list[tuple[_Law, int]], tilt: float, delta: float) -> float:
+def _moments_epsilon(laws: list[tuple[Law, int]], tilt: float, delta: float) -> float:
     """The moments bound of the lattice laws themselves, so that it holds."""
     left = delta - math.fsum(steps * law.cut for law, steps in laws)
     if left <= 0:
@@ -631,21 +480,21 @@ def _finest(levels: tuple[Level, ...], delta: float, forward: bool) -> float:
     widths = []
     for level in levels:
         s, q = level.width, level.rate
-        top = max(-s * _normal_quantile(cut / 2), 1 - s * _normal_quantile(cut / (2 * q)))
+        top = max(-s * normal_quantile(cut / 2), 1 - s * normal_quantile(cut / (2 * q)))
         if not forward and q < 1:
             top = 6 * s
-        ends = _loss(level, np.array([s * _normal_quantile(cut), top]))
+        ends = loss_at(level, np.array([s * normal_quantile(cut), top]))
         widths.append(2 * ends[1] if level.is_mirrored else ends[1] - ends[0])
     return float(max(widths)) / MOST_CELLS
 
 
 def _laws(
     levels: tuple[Level, ...], exponent: int, delta: float, forward: bool
-) -> list[tuple[_Law, int]]:
+) -> list[tuple[Law, int]]:
     cut = CUT_SHARE * delta / sum(level.steps for level in levels)
     return [(_cached_law(level, exponent, cut, forward), level.steps) for level in levels]
 
 
 @lru_cache(maxsize=8)
-def _cached_law(level: Level, exponent: int, cut: float, forward: bool) -> _Law:
-    return _law(level, 2.0**exponent, cut, forward)
+def _cached_law(level: Level, exponent: int, cut: float, forward: bool) -> Law:
+    return law_of(level, 2.0**exponent, cut, forward)

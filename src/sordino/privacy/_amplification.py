@@ -39,8 +39,9 @@ from sordino._base.errors import (
     shown,
 )
 from sordino._base.types import Json
-from sordino.privacy._accountant import LATTICE_SHARE, SMALLEST_DELTA, Level, delta_of, epsilon_of
+from sordino.privacy._accountant import LATTICE_SHARE, SMALLEST_DELTA, delta_of, epsilon_of
 from sordino.privacy._gdp import SLACK, mu_from_epsilon_delta
+from sordino.privacy._loss_laws import Level
 from sordino.privacy._terms import Adjacency
 
 POISSON = "poisson"
