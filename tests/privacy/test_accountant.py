@@ -1,4 +1,4 @@
-"""The accountant against exact contour integrals, closed forms and another library (page 05, section 8)."""
+"""The accountant against exact contour integrals, closed forms and another library."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def exact_delta(levels, epsilon, forward=True):
     return math.exp(size) * float(values.real.sum()) * top / 3000 / math.pi
 
 
-# Section 5.3: noise, rate, steps, delta, the exact epsilon.
+# Noise, rate, steps, delta, the exact epsilon (by contour integrals in 30 digits).
 EXACT = [
     (1.0, 0.01, 1000, 1e-5, 1.82823667),
     (1.0, 0.01, 10_000, 1e-5, 6.18771239),
@@ -164,7 +164,7 @@ def test_a_lattice_that_rounds_down_is_found(planted, monkeypatch):
         epsilon_of.cache_clear()
 
 
-# ---- section 5.4 -----------------------------------------------------------------------------------------
+# ---- noise for a budget -----------------------------------------------------------------------------------------
 
 CALIBRATED = [  # rate, steps, epsilon, delta, multiplier
     (1e-4, 10**4, 1.0, 1e-7, 0.592606),
@@ -214,19 +214,19 @@ def test_calibration_always_ends_within_the_budget(rate, steps, epsilon, delta, 
     assert composed_epsilon((release(found),), delta) <= epsilon
 
 
-# ---- other oracles of section 8 --------------------------------------------------------------------------
+# ---- closed forms, and others' --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("s", "rate", "delta", "epsilon"), [(1.0, 0.5, 0.07179664, 1.0), (2.0, 0.25, 0.0017241012, 0.5)]
 )
 def test_two_steps_by_quadrature(s, rate, delta, epsilon):
-    """Oracle 2: delta as integrated in two dimensions."""
+    """delta as integrated in two dimensions."""
     assert epsilon <= epsilon_of((Level(s, rate, 2),), delta) <= epsilon * (1 + 1e-4)
 
 
 def on_the_lattice(levels, delta):
-    """Without the minimum with the plain bound (correction 13)."""
+    """Without the minimum with the plain bound, which would hide all errors here."""
     guide = accountant._Guide(levels, forward=True)
     tilt, guess = guide.best(delta)
     return accountant._epsilon_one_way(guide, delta, tilt, guess, 2e-5, 0.0)[0]
@@ -243,7 +243,7 @@ def test_rate_one_is_a_gaussian_release(s, steps, delta):
 @pytest.mark.parametrize("epsilon", [0.0, 0.02, 0.5, 2.0])
 @pytest.mark.parametrize(("s", "rate"), [(1.0, 0.1), (0.6, 0.02), (3.0, 0.5)])
 def test_one_step_in_closed_form(s, rate, epsilon):
-    """Oracle 11, all three pairs; adding is the other direction of removing."""
+    """All three pairs; adding is the other direction of removing."""
 
     def both(profile):
         there = float(profile(epsilon)[0])
@@ -261,7 +261,7 @@ def test_one_step_in_closed_form(s, rate, epsilon):
 
 
 def test_more_noise_is_never_worse():
-    """Oracle 9: 60 values 1e-5 apart where float transforms would rise."""
+    """60 values 1e-5 apart where float transforms would rise."""
     noises = 8.0 * (1 + 1e-5 * np.arange(60))
     found = [epsilon_of((Level(float(s), 0.01, 1000),), 1e-12) for s in noises]
     assert (np.diff(found) < 0).all()
@@ -276,7 +276,6 @@ def test_more_noise_is_never_worse():
     ],
 )
 def test_another_library_agrees(s, rate, steps, delta, relation):
-    """Oracle 10."""
     import dp_accounting
     from dp_accounting.pld import privacy_loss_distribution as pld
 

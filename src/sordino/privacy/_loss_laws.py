@@ -1,7 +1,7 @@
-r"""One release on a random batch as a law of its privacy loss, on a lattice, that dominates it (page 05, 5.2a).
+"""One release on a random batch as a law of its privacy loss, on a lattice, that dominates it.
 
-The loss is monotone in the output x. It is cut into cells ``(ih, (i+1)h]``, and each cell's probability is put
-on its two ends so that its probability under both distributions is kept: the cell is then a post-processing
+The loss is monotone in the output x. It is cut into cells ``(ih, (i+1)h]``, and each cell's probability is
+put on its two ends so that its probability under both distributions is kept: the cell is then a post-processing
 of its two ends, so that the law dominates the pair in both directions, alone and in every adaptive
 composition. What lies beyond the lattice is taken out of the law, to be charged to delta in full.
 """
