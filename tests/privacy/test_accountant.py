@@ -164,7 +164,7 @@ def test_a_lattice_that_rounds_down_is_found(planted, monkeypatch):
         epsilon_of.cache_clear()
 
 
-# ---- noise for a budget -----------------------------------------------------------------------------------------
+# ---- noise for a budget --------------------------------------------------------------------------------
 
 CALIBRATED = [  # rate, steps, epsilon, delta, multiplier
     (1e-4, 10**4, 1.0, 1e-7, 0.592606),
@@ -214,7 +214,7 @@ def test_calibration_always_ends_within_the_budget(rate, steps, epsilon, delta, 
     assert composed_epsilon((release(found),), delta) <= epsilon
 
 
-# ---- closed forms, and others' --------------------------------------------------------------------------
+# ---- closed forms, and others' ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
 r"""The accountant: epsilon and delta of Gaussian releases on secret random batches, composed.
 
-One function searches, states and checks again. docs/privacy.md tells how it works and what it was compared with.
+One function searches, states and checks again. docs/privacy.md has what it was compared with.
 
 *One step* is a law on a lattice that dominates it (`_loss_laws.py`).
 
 *Many steps.* The laws are tilted by ``e^{lambda L}`` (exactly undone afterwards), which puts the losses
-that decide at `delta` in the middle; then one Fourier transform for each level of noise composes all its steps.
-Rounding is thereby relative to delta itself, not to 1:
+that decide at `delta` in the middle; then one Fourier transform for each level of noise composes all its
+steps. Rounding is thereby relative to delta itself, not to 1:
 
     delta(eps) = e^K sum_{L > eps} w^{*T}(L) e^{-lambda L} (1 - e^{eps - L}),  K = sum_j T_j ln M_j(lambda).
 

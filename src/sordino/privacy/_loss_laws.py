@@ -1,9 +1,9 @@
 """One release on a random batch as a law of its privacy loss, on a lattice, that dominates it.
 
-The loss is monotone in the output x. It is cut into cells ``(ih, (i+1)h]``, and each cell's probability is
-put on its two ends so that its probability under both distributions is kept: the cell is then a post-processing
-of its two ends, so that the law dominates the pair in both directions, alone and in every adaptive
-composition. What lies beyond the lattice is taken out of the law, to be charged to delta in full.
+The loss is monotone in the output x. It is cut into cells ``(ih, (i+1)h]``, and each cell's probability
+is put on its two ends so that its probability under both distributions is kept: the cell is then a
+post-processing of its two ends, so that the law dominates the pair in both directions, alone and in every
+adaptive composition. What lies beyond the lattice is taken out of the law, to be charged to delta in full.
 """
 
 from __future__ import annotations
