@@ -220,7 +220,7 @@ def calibrate_noise(
                 break
         else:
             little = max(little, tried)
-        if enough <= little * (1 + 3e-5) or (attempt >= 8 and enough < math.inf):
+        if enough <= little * (1 + 3e-5) or (attempt >= 5 and enough < math.inf):
             break
         std = tried * min(max((value / epsilon * (1 + 1e-5)) ** (1 / slope), 0.9), 1.1)
         if not little < std < enough:
