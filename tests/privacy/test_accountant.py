@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sordino._base.errors import SordinoError
 from sordino.privacy import _accountant as accountant
 from sordino.privacy._accountant import delta_of, epsilon_of
-from sordino.privacy._amplification import SampledRelease, calibrate_noise, composed_epsilon
+from sordino.privacy._amplification import (
+    SampledRelease,
+    calibrate_noise,
+    composed_delta,
+    composed_epsilon,
+)
 from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu
 from sordino.privacy._loss_laws import Law, Level
 
@@ -297,3 +303,55 @@ def test_a_mixture_is_not_worse_than_its_parts_say():
     assert both < epsilon_of((sampled,), 5e-7) + epsilon_from_mu(0.25, 5e-7)
     assert delta_of((sampled, plain), both) <= 1e-6 * (1 + 1e-3)
     assert delta_of((plain,), 1.0) == delta_from_mu(1.0, 0.25)
+
+
+# ---- what a referee found -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("level", "delta"), [(Level(3e5, 0.01, 10**6), 1e-6), (Level(3.07414e6, 0.5, 10**6), 1e-14)]
+)
+def test_the_other_direction_is_certified_on_its_own(level, delta):
+    """Where both directions are all but equal, rounding must raise each of them."""
+    guide = accountant._Guide((level,), forward=False)
+    tilt, guess = guide.best(delta)
+    found, _ = accountant._epsilon_one_way(guide, delta, tilt, guess, 2e-5, 0.0)
+    # So many small losses are a Gaussian release.
+    limit = epsilon_from_mu(level.rate * math.sqrt(level.steps) / level.s, delta)
+    assert limit * (1 - 1e-5) <= found <= limit * (1 + 2e-2)
+
+
+@pytest.mark.parametrize("pair", [("poisson", "add-remove"), ("poisson", "replace-one")])
+@pytest.mark.parametrize("rate", [0.999999, 1.0])
+def test_noise_beside_others_where_nothing_is_amplified(rate, pair):
+    others = (SampledRelease(10.0, 1.0, 0.01, 100, *pair),)
+
+    def release(std):
+        return SampledRelease(std, 1.0, rate, 100, *pair)
+
+    found = calibrate_noise(release, 2.0, 1e-6, others=others)
+    assert 1.99 < composed_epsilon((release(found), *others), 1e-6) <= 2.0
+
+
+def test_nonsense_is_refused():
+    parts = (SampledRelease(1.0, 1.0, 0.01, 1000, "poisson", "add-remove"),)
+    for mu in (math.nan, -1.0, math.inf):
+        with pytest.raises(SordinoError, match="mu must be"):
+            composed_epsilon(parts, 1e-5, mu=mu)
+    for epsilon in (-1.0, math.nan, math.inf):
+        with pytest.raises(SordinoError, match="epsilon must be"):
+            composed_delta(parts, epsilon)
+
+
+@pytest.mark.parametrize("rate", [1e-15, 1e-17, 1e-20])
+def test_who_is_hardly_ever_there_loses_nothing(rate):
+    assert epsilon_of((Level(1.0, rate, 900),), 1e-12) == 0.0
+    assert delta_of((Level(1.0, rate, 900),), 0.1) <= 900 * rate * (1 + 1e-9)
+    beside = epsilon_of((Level(1.0, rate * 1e-3, 900), Level(2.0, 0.1, 50)), 1e-12)
+    alone = epsilon_of((Level(2.0, 0.1, 50),), 1e-12)
+    assert alone * (1 - 1e-6) <= beside <= alone * (1 + 1e-3)
+
+
+def test_a_single_rare_step_is_not_rounded_to_the_lattice():
+    """0.5 where the truth is 1.5e-6, before lattices followed the result."""
+    assert epsilon_of((Level(2.05456, 3.89731e-7, 1),), 5.72215e-11) < 1e-2

@@ -18,6 +18,7 @@ The result is the least of that, of the moments bound and of the bound without a
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -257,22 +258,23 @@ class _Sum:
 
 def _spread(laws: list[tuple[Law, Array, int]], log_tail: float) -> tuple[float, float]:
     """How far below and above its mean the tilted sum lies, but for e^log_tail on each side (Chernoff)."""
-    found = []
-    centred = []
-    for law, w, steps in laws:
-        losses = law.losses
-        centred.append((losses - float(w @ losses), w, steps))
-    sd = math.sqrt(sum(n * float(w @ (c * c)) for c, w, n in centred))
-    size = max(float(np.max(np.abs(c))) for c, _, _ in centred)
+
+    def centred() -> Iterator[tuple[Array, Array, int]]:
+        for law, w, steps in laws:
+            losses = law.losses
+            yield losses - float(w @ losses), w, steps
+
+    sd = math.sqrt(sum(n * float(w @ (c * c)) for c, w, n in centred()))
+    size = max(float(np.max(np.abs(c))) for c, _, _ in centred())
     if sd == 0:
         return 0.0, 0.0
     orders = np.geomspace(min(2 / sd, 2 / size), min(600 / size, max(30 / sd, 30 / size)), 9)
-    for sign in (-1.0, 1.0):
-        best = math.inf
-        for order in orders:
-            moment = sum(n * math.log(float(w @ np.exp(sign * order * c))) for c, w, n in centred)
-            best = min(best, (moment - log_tail) / order)
-        found.append(best)
+    signed = np.concatenate([-orders, orders])
+    moments = np.zeros(signed.size)
+    for c, w, n in centred():
+        moments += n * np.log([float(w @ np.exp(order * c)) for order in signed])
+    reach = (moments - log_tail) / np.abs(signed)
+    found = [float(reach[: orders.size].min()), float(reach[orders.size :].min())]
     return found[0], found[1]
 
 
@@ -324,7 +326,12 @@ def _compose(laws: list[tuple[Law, int]], tilt: float, delta: float) -> _Sum:
         square = 2 * x + x * x + y * y
         error = gamma * 2 * others + 4 * U * (np.abs(x) + np.abs(y))
         with np.errstate(divide="ignore"):
-            one = 0.5 * np.log1p(np.maximum(square, -1.0))
+            # Either way is exact where it is taken.
+            one = np.where(
+                square > -0.75,
+                0.5 * np.log1p(np.maximum(square, -0.75)),
+                np.log(np.hypot(1 + x, y)),
+            )
         log_size += steps * one
         log_more += steps * np.log(np.exp(one) + error)
         phase += steps * np.arctan2(y, 1 + x)
@@ -362,6 +369,11 @@ def epsilon_of(levels: tuple[Level, ...], delta: float, *, share: float = LATTIC
       delta: at least `SMALLEST_DELTA`.
       share: of epsilon that the lattice may add: less is tighter and takes longer.
     """
+    # Releases that the unit takes part in with next to no probability may as well be left out.
+    rare, missed = _negligible(levels, delta)
+    if rare:
+        rest = tuple(level for level in levels if level not in rare)
+        return epsilon_of(rest, delta - missed, share=share) if rest else 0.0
     plain = epsilon_from_mu(_plain_mu(levels), delta)
     if _is_hopeless(levels):
         return plain
@@ -383,6 +395,11 @@ def epsilon_of(levels: tuple[Level, ...], delta: float, *, share: float = LATTIC
 def delta_of(levels: tuple[Level, ...], epsilon: float, *, share: float = LATTICE_SHARE) -> float:
     """The smallest delta at `epsilon` that is certified for all releases together."""
     plain = delta_from_mu(epsilon, _plain_mu(levels))
+    rare, missed = _negligible(levels, SMALLEST_DELTA)
+    if rare:
+        rest = tuple(level for level in levels if level not in rare)
+        others = delta_of(rest, epsilon, share=share) if rest else 0.0
+        return min(plain, others + missed)
     if _is_hopeless(levels):
         return plain
     worst = 0.0
@@ -403,7 +420,22 @@ def delta_of(levels: tuple[Level, ...], epsilon: float, *, share: float = LATTIC
             wanted = max(found, SMALLEST_DELTA)
             tilt = guide.tilt_at(max(epsilon, 1e-6), tilt)
         worst = max(worst, found)
-    return min(worst, plain)
+    return min(worst, plain, math.fsum(level.steps * level.rate for level in levels) * (1 + 1e-12))
+
+
+def _negligible(levels: tuple[Level, ...], delta: float) -> tuple[tuple[Level, ...], float]:
+    """Levels that take next to nothing of delta, or all of them where they fit into it; and what they take.
+
+    A unit is in none of T batches but for a probability of T times the rate.
+    """
+
+    def taken(some: tuple[Level, ...]) -> float:
+        return math.fsum(level.steps * level.rate for level in some) * (1 + 1e-12)
+
+    if taken(levels) <= delta:
+        return levels, taken(levels)
+    rare = tuple(level for level in levels if level.steps * level.rate <= 1e-4 * delta)
+    return (rare, taken(rare)) if taken(rare) <= 1e-3 * delta else ((), 0.0)
 
 
 def _plain_mu(levels: tuple[Level, ...]) -> float:
@@ -427,6 +459,10 @@ def _on_lattice(
     """Laws and their sum on the coarsest lattice that is fine enough, or the finest that fits."""
     limit = _finest(guide.levels, delta, guide.forward)
     chosen = guide.lattice(tilt, share * epsilon, limit)
+    if (
+        2.0**chosen > 0.01 * epsilon
+    ):  # results are near a point of the lattice where losses are rare
+        chosen = math.floor(math.log2(max(0.01 * epsilon, limit, 2.0**FINEST)))
     while True:
         laws = _laws(guide.levels, chosen, delta, guide.forward)
         try:
@@ -448,9 +484,13 @@ def _epsilon_one_way(
         earlier, best = best, min(best, _moments_epsilon(laws, tilt, delta))
         if composed is None:
             break
-        result = composed.epsilon(delta) * (1 + 1e-9) + _backlash(guide.levels, laws)
+        backlash = _backlash(guide.levels, laws)
+        # Total variation changes by no more than losses do.
+        certain = composed.delta(0.0) + backlash <= delta
+        result = 0.0 if certain else composed.epsilon(delta) * (1 + 1e-9) + backlash
         best = min(best, result)
-        if result > 0.7 * expected or best <= enough:
+        fine = 2.0**chosen < max(0.02 * result, 1e-9)
+        if best <= enough or (fine and result > 0.7 * expected):
             break
         # Rare large losses: the tilt that the moments ask for is too strong.
         if attempt and result > 0.97 * earlier:
@@ -485,7 +525,8 @@ def _finest(levels: tuple[Level, ...], delta: float, forward: bool) -> float:
             top = 6 * s
         ends = loss_at(level, np.array([s * normal_quantile(cut), top]))
         widths.append(2 * ends[1] if level.is_mirrored else ends[1] - ends[0])
-    return float(max(widths)) / MOST_CELLS
+    # Many levels together hold no more than four of full size.
+    return float(max(widths)) / MOST_CELLS * max(1.0, len(levels) / 4)
 
 
 def _laws(

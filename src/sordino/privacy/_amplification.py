@@ -120,6 +120,7 @@ def composed_epsilon(
     `quick`: to 1e-3 instead of 2e-5, for searches.
     """
     require_fraction("delta", delta)
+    _check_mu(mu)
     if delta < SMALLEST_DELTA:
         raise SordinoError(
             f"amplified guarantees are computed down to delta = {SMALLEST_DELTA:g}, got {delta!r}"
@@ -128,8 +129,16 @@ def composed_epsilon(
 
 
 def composed_delta(parts: tuple[SampledRelease, ...], epsilon: float, *, mu: float = 0.0) -> float:
-    """The smallest delta at `epsilon` of all parts and a mu-GDP release, rounded up."""
+    """The smallest delta at `epsilon` >= 0 of all parts and a mu-GDP release, rounded up."""
+    _check_mu(mu)
+    if not 0 <= epsilon < math.inf:
+        raise SordinoError(f"epsilon must be a finite number of at least 0, got {epsilon!r}")
     return delta_of(_levels(parts, mu), epsilon)
+
+
+def _check_mu(mu: float) -> None:
+    if not 0 <= mu < math.inf:
+        raise SordinoError(f"mu must be a finite number of at least 0, got {mu!r}")
 
 
 def _levels(parts: tuple[SampledRelease, ...], mu: float) -> tuple[Level, ...]:
@@ -204,7 +213,7 @@ def calibrate_noise(
     low, high = _bracket(
         lambda std: at(std, True), epsilon, _first_guess(unit, epsilon, delta), most
     )
-    if high[0] < 1e-6 * unit[0].contribution:
+    if low[1] <= epsilon:
         raise SordinoError(
             f"epsilon {epsilon:g} needs next to no noise here and protects nobody; ask for less"
         )
@@ -246,6 +255,8 @@ def _bracket(
     """Two noises around the one for `epsilon`: the first too little, the second enough."""
     guess = min(guess, most)
     point, factor = (guess, at(guess)), 1.15
+    if guess == most:  # enough, whatever a quick look says
+        point = (most, min(point[1], epsilon))
     if point[1] <= epsilon:
         while point[1] <= epsilon and point[0] > 1e-7 * most:
             last, factor = point, factor * factor

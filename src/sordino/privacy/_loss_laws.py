@@ -142,7 +142,9 @@ def law_of(level: Level, h: float, cut: float, forward: bool) -> Law:
     r_tail = keep * absent_tail + (1 - keep) * other_tail
     with np.errstate(over="ignore", invalid="ignore"):
         scale = np.exp(losses[:-1])
-        up = p - scale * r + 8 * U * (p_tail + scale * r_tail)
+        # Rounded to where losses of this direction are larger.
+        rounding = 8 * U * (p_tail + scale * r_tail)
+        up = p - scale * r + (rounding if forward else -rounding)
         # Where e^loss r overflows, r is 0 in double precision: all of the cell goes up.
         up = np.where(np.isfinite(up), up, p) / -math.expm1(-h)
     up = np.clip(up, 0.0, p)
