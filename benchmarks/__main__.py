@@ -1,4 +1,4 @@
-"""The workshop's command: ``python -m benchmarks run | calibration | speed``."""
+"""The workshop's command: ``python -m benchmarks run | calibration | accountant | prediction | amplified | speed``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.accountant import accountant
 from benchmarks.calibration import calibration
 from benchmarks.command import bench
 from sordino.app import CommandGroup, run_app
@@ -21,6 +22,38 @@ app = typer.Typer(
 )
 app.command("run")(bench)
 app.command("calibration")(calibration)
+app.command("accountant")(accountant)
+
+
+@app.command()
+def prediction(
+    data: Annotated[
+        list[str] | None, typer.Argument(help="a9a, ijcnn1, mnist or breast-cancer.")
+    ] = None,
+    folder: Annotated[
+        str | None,
+        typer.Option("--data", envvar="SORDINO_DATA", help="The folder of the data sets."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each plan and learning rate.")] = 8,
+) -> None:
+    """Compare predicted with trained losses; minutes."""
+    from benchmarks import prediction as compared
+
+    compared.main(data or ["a9a", "ijcnn1", "mnist"], folder, seeds)
+
+
+@app.command()
+def amplified(
+    data: Annotated[list[str] | None, typer.Argument(help="mnist or a9a.")] = None,
+    folder: Annotated[
+        str | None,
+        typer.Option("--data", envvar="SORDINO_DATA", help="The folder of the data sets."),
+    ] = None,
+) -> None:
+    """The untuned classifier beside tuned Poisson DP-SGD at small epsilon; half an hour."""
+    from benchmarks import amplified as compared
+
+    compared.main(data or ["mnist", "a9a"], folder)
 
 
 @app.command()

@@ -112,7 +112,7 @@ def dp_sgd() -> Figure:
         label: [
             sordino.plan(
                 "dp-sgd", examples=10_000, batch_size=250, epochs=k, sampling=kind, **BUDGET
-            ).noise
+            ).noise_multiplier
             for k in epochs
         ]
         for label, kind in kinds.items()
@@ -121,7 +121,7 @@ def dp_sgd() -> Figure:
     left.set_xticks(epochs)
     name(left, "Noise that (1, 1e-5) needs", "epochs", "std of a sum over the clip")
     left.legend(frameon=False, fontsize=9, labelcolor=INK)
-    shapes = {"dp-sgd, uniform": "uniform", "dp-psgd, exponential": "exponential"}
+    shapes = {"dp-sgd, uniform": "uniform", "dp-psgd, optimal": "optimal"}
     noise = {
         label: sordino.plan(
             "dp-psgd", examples=10_000, batch_size=250, epochs=4, schedule=shape, **BUDGET
@@ -204,6 +204,37 @@ def dp_srgd() -> Figure:
     name(left, "Noise in each difference", "step", "std per coordinate of the mean")
     name(right, "Noise that reaches y", "step", "std at learning rate 1")
     legend(figure, left)
+    return figure
+
+
+def _one_pass(recipe: str) -> sordino.Plan:
+    return sordino.plan(recipe, examples=12_800, batch_size=100, epochs=1, **BUDGET)
+
+
+def dp_nesterov() -> Figure:
+    """Bounds and noise that grow with the weights, and what reaches y beside dp-srgd."""
+    figure, (left, right) = panels(2)
+    plans = {one: _one_pass(one) for one in ("dp-nesterov", "dp-srgd")}
+    curves(left, {one: plan.noise_per_step() for one, plan in plans.items()})
+    curves(right, {one: plan.error_per_step() for one, plan in plans.items()})
+    name(left, "Noise in each release", "step", "std per coordinate of the mean")
+    name(right, "Noise that reaches y", "step", "std at learning rate 1")
+    legend(figure, left)
+    return figure
+
+
+def dp_srg() -> Figure:
+    """Noise in the steps' direction S / t, and in the iterates beside the accelerated ones."""
+    figure, (left, right) = panels(2)
+    plans = {one: _one_pass(one) for one in ("dp-srg", "dp-srgd")}
+    sums = plans["dp-srg"].training._error(Workload.prefix())
+    curves(left, {"S / t": sums / np.arange(1, sums.size + 1), "S": sums})
+    left.set_yscale("log")
+    curves(right, {one: plan.error_per_step() for one, plan in plans.items()})
+    name(left, "Noise in the sum and the estimate", "step", "std", zero=False)
+    name(right, "Noise that reaches the iterates", "step", "std at learning rate 1")
+    for axes in (left, right):
+        axes.legend(frameon=False)
     return figure
 
 
@@ -295,7 +326,9 @@ def dp_nsgd() -> Figure:
         for label, plan in plans.items()
     }
     printed = algorithm_1(epsilon=1.0, delta=1e-5, epoch_steps=N, steps=T, alpha=alpha)
-    noise["tree, as printed"] = noise["tree, exact"] * printed.noise / plans["tree, exact"].noise
+    noise["tree, as printed"] = (
+        noise["tree, exact"] * printed.noise / plans["tree, exact"].noise_multiplier
+    )
     curves(left, noise)
     name(left, "Noise in the momentum", "step", "std over the clip")
     epochs = [1, 2, 4, 8, 16]
@@ -415,6 +448,8 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "dp-memf": dp_memf,
     "dp-srg-memf": dp_srg_memf,
     "dp-srgd": dp_srgd,
+    "dp-srg": dp_srg,
+    "dp-nesterov": dp_nesterov,
     "dp-srm": dp_srm,
     "dp-mu2": dp_mu2,
     "dp-nsgd": dp_nsgd,

@@ -211,7 +211,7 @@ def test_places_are_read(text: str, expected: list[str]) -> None:
     "text",
     [
         '"""As in papers/02 2.9."""',
-        "# papers/05, section 1.1",
+        "# papers/05, section 9.1",
         "papers/99",
         "papers/03 E18",
         "papers/00, oracles 9 to 12",

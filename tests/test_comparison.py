@@ -8,6 +8,7 @@ import pytest
 
 import sordino
 from sordino._base.errors import SordinoError
+from sordino.planning import Spectrum
 from sordino.planning._comparison import (
     RecipeRanking,
     arguments_for,
@@ -37,13 +38,23 @@ def test_every_private_recipe_is_a_candidate() -> None:
 
 def test_all_at_one_guarantee_and_one_number_of_gradients() -> None:
     found = compare_recipes(**REQUEST)
-    ranks = [row.relative_error for row in found.ranked]
-    assert ranks == sorted(ranks)
+    losses = [row.predicted_loss for row in found.ranked]
+    assert losses[-1] is None
+    assert losses[:-1] == sorted(losses[:-1])
+    assert found.ranked[-1].recipe == "dp-agd"
+    assert "decides on its steps" in found.ranked[-1].unpredicted
     for row in found.ranked:
-        assert row.gradient_evaluations == pytest.approx(6000, rel=0.04)
+        if "steps" not in row.options:
+            assert row.gradient_evaluations == pytest.approx(6000, rel=0.04)
+        assert row.gradient_evaluations <= 6240
         request = {"steps": None, "adjacency": found.adjacency, "unit": "example", **REQUEST}
         plan = sordino.plan(row.recipe, **arguments_for(row.recipe, row.options, request))
         assert plan.relative_error == row.relative_error
+        assert plan.population.steps == row.steps
+        if row.learning_rate is not None:
+            at_best = plan.with_update(learning_rate=row.learning_rate)
+            assert at_best.predicted_loss() == pytest.approx(row.predicted_loss, rel=1e-6)
+            assert row.predicted_loss <= 1.02 * plan.predicted_loss()
         assert plan.guarantee.epsilon(1e-5) <= 1.0
         assert plan.guarantee.adjacency == found.adjacency
     # Without replacement is analysed under another adjacency, and is not silently mixed in.
@@ -77,6 +88,38 @@ def test_recursive_momentum_loses_to_dp_sgd_and_the_words_say_why() -> None:
     text = conclusion(found)
     assert "slow noise counts 1.99 times" in text
     assert "dp-sgd, Poisson batches beats it" in text
+
+
+def test_few_steps_on_all_examples_are_not_first_for_their_little_noise() -> None:
+    """Page 05, section 6: dp-gd-momentum with few steps has the least noise and gets nowhere."""
+    found = compare_recipes(["dp-gd-momentum", "dp-sgd", "dp-memf"], **REQUEST)
+    quietest = min(found.ranked, key=lambda row: row.relative_error)
+    assert (quietest.recipe, quietest.steps) == ("dp-gd-momentum", 3)
+    assert found.best.recipe != "dp-gd-momentum"
+    assert "The least predicted loss: " in conclusion(found)
+    assert f"at learning rate {found.best.learning_rate:.3g}" in conclusion(found)
+
+
+def test_fewer_steps_are_chosen_where_noise_rules() -> None:
+    """At a tiny epsilon the noise of one step is all that can be afforded."""
+    weak = compare_recipes(["dp-gd"], **{**REQUEST, "epochs": 40, "epsilon": 0.001})
+    strong = compare_recipes(["dp-gd"], **{**REQUEST, "epochs": 40, "epsilon": 8.0})
+    assert strong.best.steps == 40
+    assert weak.best.steps <= strong.best.steps
+    assert weak.best.predicted_loss > 10 * strong.best.predicted_loss
+
+
+def test_a_given_learning_rate_is_kept_and_a_spectrum_counts() -> None:
+    fixed = compare_recipes(["dp-gd", "dp-sgd"], learning_rate=0.01, **REQUEST)
+    assert {row.learning_rate for row in fixed.ranked} == {0.01}
+    free = compare_recipes(["dp-gd", "dp-sgd"], **REQUEST)
+    assert free.best.predicted_loss < fixed.best.predicted_loss
+    steep = compare_recipes(["dp-gd", "dp-sgd"], spectrum=Spectrum((4.0,), (1.0,)), **REQUEST)
+    assert steep.best.learning_rate < free.best.learning_rate
+    wild = compare_recipes(["dp-gd"], learning_rate=1e200, **REQUEST)
+    assert wild.best.predicted_loss is None
+    assert "diverges" in wild.best.unpredicted
+    assert "No loss can be predicted" in conclusion(wild)
 
 
 def test_bad_requests() -> None:

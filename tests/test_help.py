@@ -23,7 +23,7 @@ SPELLINGS = Path(__file__).parent / "cli" / "spellings-0.5.1.txt"
 PAGE = Path(__file__).parent.parent / "docs" / "options.md"
 OPTIONS_AT, SCHEDULES_AT = "options", "schedules"
 # Known by name, but made by the library itself.
-NOT_CHOSEN = {"adaptive"}
+NOT_CHOSEN = {"adaptive", "filter"}
 # Commands that name a recipe.
 WITH_RECIPES = {
     "plan",
@@ -145,16 +145,15 @@ def test_every_option_of_every_recipe_is_in_the_table() -> None:
 
 
 def test_names_in_the_table_are_those_of_the_parts() -> None:
-    from sordino.parts.sampling import FIXED, RESHUFFLED
+    from sordino.parts.sampling import SAMPLINGS
     from sordino.parts.updates._settings import LR_SCHEDULES, OPTIMIZERS, OUTPUTS, WORKLOADS
-    from sordino.privacy import POISSON, WITHOUT_REPLACEMENT
 
     def choices(name: str) -> set[str]:
         return set(OPTIONS[name].choices)
 
     assert choices("mechanism") == set(MECHANISMS)
     assert choices("schedule") == set(SCHEDULES) - NOT_CHOSEN
-    assert choices("sampling") == {FIXED, RESHUFFLED, POISSON, WITHOUT_REPLACEMENT}
+    assert choices("sampling") == {*SAMPLINGS, "auto"}
     assert choices("optimizer") == set(OPTIMIZERS)
     assert choices("lr_schedule") == set(LR_SCHEDULES)
     assert choices("output") == set(OUTPUTS)

@@ -384,7 +384,7 @@ def test_what_cannot_be_estimated_says_so() -> None:
         influence_by_retraining(gd, Logistic(), START, public, multiples=[2.0])
     with pytest.raises(SordinoError, match="runs must be a whole number of at least 2"):
         influence_by_gradient(gd, Logistic(), START, public, runs=1)
-    steep = sordino.plan("dp-gd", examples=N, steps=T, noise_multiplier=1e20, clip=1e15)
+    steep = sordino.plan("dp-gd", examples=N, steps=T, noise_multiplier=1e12, clip=1e26)
     with pytest.raises(SordinoError, match="diverged"):
         influence_by_gradient(steep, LeastSquares(), START, PUBLIC, runs=RUNS)
     estimate = EstimatedInfluence(gd, np.ones(5), np.ones(5), np.arange(1, 6), 1.0)
@@ -410,6 +410,55 @@ def test_poisson_batches_get_a_schedule_that_their_accountant_accepts() -> None:
     sigma = noise_multipliers(better)
     assert 1.1 < sigma.max() / sigma.min() < 2 + 1e-6
     assert 1.9 < better.guarantee.epsilon(1e-6) <= 2.0 * (1 + 1e-9)
+    assert estimate.saving(better) > 0
+
+
+def test_the_fit_is_chosen_by_what_the_estimate_shows() -> None:
+    """Where influence does not just rise, an exponential is flat and wins nothing; "auto" sees it."""
+    plan = sordino.plan("dp-gd", examples=N, steps=T, epsilon=1.0, delta=1e-6)
+    t, rng = np.arange(1, T + 1), np.random.default_rng(0)
+    shapes = {
+        "exponential": np.exp(0.05 * (t - T)),
+        "mom-exponential": np.exp(-0.1 * t) + 0.01,
+        "smooth": 0.05 + np.exp(-(((t - 30) / 8) ** 2)),
+    }
+    for fit, q in shapes.items():
+        error = np.full(T, 0.02)
+        made = EstimatedInfluence(plan, q + error * rng.normal(size=T), error, t, q.sum())
+        assert made.best_fit() == fit
+        assert made.schedule() == made.schedule(fit)
+        truth = EstimatedInfluence(plan, q, error, t, q.sum())
+
+        def saved(fit: str, made: Any = made, truth: Any = truth) -> float:
+            better = sordino.plan(
+                "dp-gd", examples=N, steps=T, epsilon=1.0, delta=1e-6, schedule=made.schedule(fit)
+            )
+            return float(truth.saving(better))
+
+        assert saved("auto") > max(saved("exponential") - 1e-9, 0.01)
+    assert saved("exponential") == pytest.approx(0, abs=1e-6)
+    with pytest.raises(SordinoError, match="is not known"):
+        made.schedule("other")
+
+
+def test_a_few_measured_steps_or_nothing_at_all_have_a_best_fit() -> None:
+    plan = sordino.plan("dp-gd", examples=N, steps=T, epsilon=1.0, delta=1e-6)
+    at = np.array([1, 20, 40, 60])
+    few = EstimatedInfluence(plan, np.exp(0.05 * at), np.full(4, 0.1), at, 1.0)
+    assert few.best_fit() == "exponential"
+    assert few.rate() == pytest.approx(0.05, rel=1e-3)
+    assert few.both_ends().k == pytest.approx(0.05, rel=1e-2)
+    nothing = EstimatedInfluence(plan, -np.ones(4), np.ones(4), at, 1.0)
+    assert nothing.schedule().relative_noise(T) == pytest.approx(np.ones(T))
+
+
+@pytest.mark.slow
+def test_batches_without_replacement_get_a_schedule_too() -> None:
+    settings = {"examples": N, "batch_size": 50, "steps": 40, "epsilon": 2.0, "delta": 1e-6}
+    settings |= {"sampling": "without-replacement"}
+    estimate = rising(sordino.plan("dp-sgd", **settings), 0.2)
+    better = sordino.plan("dp-sgd", **settings, schedule=estimate.schedule())
+    assert 1.9 < better.guarantee.epsilon(1e-6) <= 2.0
     assert estimate.saving(better) > 0
 
 

@@ -35,7 +35,7 @@ def test_the_page_says_what_matters() -> None:
         "60,000 examples, batches of 500, 120 steps (1 epochs)",
         "predicted error",
         "gradient evaluations  60,000",
-        "noise memory",
+        "memory",
     ):
         assert phrase in page
     assert make().hash[:16] in page
@@ -114,7 +114,8 @@ def test_predictions_are_consistent() -> None:
     assert plan.relative_error < 0.35 * independent.relative_error
     ranked = sordino.compare([independent, plan])
     assert ranked == [plan, independent]
-    assert plan.state_bytes(7850) == 4 * 7850 * (plan.mechanism.state_vectors() + 1)
+    # A row of noise, and heavy ball's velocity.
+    assert plan.state_bytes(7850) == 4 * 7850 * (plan.mechanism.state_vectors() + 2)
 
 
 def test_the_plot_has_labels(tmp_path: Any) -> None:
@@ -148,7 +149,10 @@ def test_the_plot_has_labels(tmp_path: Any) -> None:
         ({"epochs": -1}, "epochs must be"),
         ({"clip": 0}, "clip must be"),
         ({"mechanism": "bltt"}, "did you mean 'blt'"),
-        ({"sampling": "poisson"}, "dp-memf works with fixed or reshuffled batches"),
+        (
+            {"sampling": "poisson"},
+            "dp-memf works with fixed, reshuffled, cyclic-poisson or auto batches",
+        ),
         ({"adjacency": "add-remove"}, "use 'zero-out', or Poisson batches"),
         ({"adjacency": "swap"}, "adjacency 'swap' is not known"),
         ({"unit": "persons"}, "unit 'persons' is not known"),

@@ -12,7 +12,15 @@ from sordino import Plan
 from sordino._base.errors import SordinoError
 from sordino.parts.mechanisms._combined import ScaledDraws
 from sordino.parts.schedules._base import Uniform
-from sordino.parts.schedules._shapes import Exponential, FixedSchedule, GradientDescentPL, Influence
+from sordino.parts.schedules._shapes import (
+    Exponential,
+    FixedSchedule,
+    GradientDescentPL,
+    Influence,
+    Optimal,
+)
+from sordino.planning._accounting import FLOAT32_MARGIN
+from sordino.privacy._amplification import SampledRelease, composed_epsilon
 from sordino.privacy._budget import BudgetExhausted, PrivacyFilter
 
 BUDGET: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
@@ -39,26 +47,89 @@ def test_a_schedule_spends_what_uniform_noise_spends(recipe: str, schedule: Any)
     assert Plan.from_json(plan.to_json()) == plan
 
 
-def test_poisson_batches_shape_a_schedule_by_their_own_cost() -> None:
-    plan = sordino.plan(
-        "dp-psgd", examples=2000, batch_size=100, steps=60, schedule=Exponential(2.0), **BUDGET
-    )
+SECRET = [("poisson", "add-remove"), ("without-replacement", "replace-one")]
+
+
+@pytest.mark.parametrize(("sampling", "adjacency"), SECRET)
+def test_secret_batches_fit_an_influence_to_their_own_cost(sampling: str, adjacency: str) -> None:
+    run: dict[str, Any] = {
+        "examples": 2000,
+        "batch_size": 100,
+        "steps": 60,
+        "momentum": 0.0,
+        "sampling": sampling,
+        "adjacency": adjacency,
+        **BUDGET,
+    }
+    plan = sordino.plan("dp-sgd", schedule=Optimal(2.0), **run)
     assert plan.guarantee.is_amplified
-    assert plan.guarantee.epsilon(1e-6) <= 1.0
-    assert plan.guarantee.epsilon(1e-6) > 0.99
+    assert 0.99 < plan.guarantee.epsilon(1e-6) <= 1.0
     assert isinstance(plan.schedule, FixedSchedule)
     relative = plan.schedule.relative_noise(60)
     assert relative is not None
-    assert 1 < relative[0] / relative[-1] <= 2.2
+    assert 1 < relative[0] / relative[-1] < 2
     assert sum(part.steps for part in plan.guarantee.sampled) == 60
-    flat = sordino.plan(
-        "dp-psgd", examples=2000, batch_size=100, steps=60, schedule="uniform", **BUDGET
-    )
-    assert isinstance(flat.schedule, Uniform)
+    assert {part.sampling for part in plan.guarantee.sampled} == {sampling}
     q = np.exp(4 * np.linspace(0, np.log(2), 60))
-    cost = (q * plan.noise_stds()[:, 0].astype(float) ** 2).sum()
-    assert cost < (q * flat.noise_stds()[:, 0].astype(float) ** 2).sum()
+
+    def cost(other: Plan) -> float:
+        return float((q * other.noise_stds()[:, 0].astype(float) ** 2).sum())
+
+    flat = sordino.plan("dp-sgd", schedule="uniform", **run)
+    kept = sordino.plan("dp-sgd", schedule=Exponential(2.0), **run)
+    assert isinstance(flat.schedule, Uniform)
+    assert cost(plan) < min(cost(flat), cost(kept))
     assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(("sampling", "adjacency"), SECRET)
+@pytest.mark.parametrize(
+    ("schedule", "ratio"),
+    [
+        (Exponential(1.5), 1.5),
+        (Exponential(4.0, allow_steep=True), 4.0),
+        (FixedSchedule(tuple(np.linspace(3, 1, 40))), 3.0),
+    ],
+    ids=["exponential", "steep", "given"],
+)
+def test_noise_is_kept_as_asked_on_secret_batches(
+    schedule: Any, ratio: float, sampling: str, adjacency: str
+) -> None:
+    """Neither fitted nor capped, and paid for step by step."""
+    plan = sordino.plan(
+        "dp-sgd",
+        **{"examples": 1000, "batch_size": 50, "steps": 40, **BUDGET},
+        schedule=schedule,
+        sampling=sampling,
+        adjacency=adjacency,
+    )
+    noise = plan.noise_stds()[:, 0].astype(float)
+    relative = schedule.relative_noise(40)
+    np.testing.assert_allclose(noise / noise[-1], relative / relative[-1], rtol=1e-6)
+    assert noise[0] / noise[-1] == pytest.approx(ratio, rel=1e-6)
+    # Every step by itself, at the noise that it has: no less than what is stated.
+    each = tuple(
+        SampledRelease(float(std) / plan.clip / FLOAT32_MARGIN, 1.0, 0.05, 1, sampling, adjacency)
+        for std in noise
+    )
+    assert composed_epsilon(each, 1e-6, quick=True) <= plan.guarantee.epsilon(1e-6) * (1 + 1e-3)
+    assert 0.999 < plan.guarantee.epsilon(1e-6) <= 1.0
+    again = Plan.from_json(plan.to_json())
+    assert (again, again.hash) == (plan, plan.hash)
+
+
+def test_the_fitted_default_has_a_name() -> None:
+    """dp-psgd fits, and says so; "exponential" is what it says there too."""
+    run: dict[str, Any] = {"examples": 1000, "batch_size": 50, "steps": 40, **BUDGET}
+    default = sordino.plan("dp-psgd", **run)
+    assert default == sordino.plan("dp-psgd", schedule="optimal", **run)
+    assert default == sordino.plan("dp-psgd", schedule="optimal", **run, **{"schedule.ratio": 1.5})
+    assert "fitted to Poisson batches" in default.schedule.describe()
+    kept = sordino.plan("dp-psgd", schedule="exponential", **run)
+    relative = kept.schedule.relative_noise(40)
+    assert relative is not None
+    assert relative[0] / relative[-1] == pytest.approx(1.5)
+    assert kept.schedule.describe().startswith("exponentially falling noise")
 
 
 def test_influence_shapes_correlated_noise_through_its_factorization() -> None:

@@ -207,7 +207,9 @@ def test_a_recipe_lists_its_options() -> None:
     said = " ".join(result.stdout.split())
     for word in ("residual_clip", "anchor-free or anchored", "0.05", "schedule.NAME=VALUE"):
         assert word in said
-    assert "bands" not in said.split("what it means")[1]  # none of its mechanisms has any
+    assert "bands" in said.split("what it means")[1]
+    plain = " ".join(run("recipes", "dp-sgd").stdout.split())
+    assert "bands" not in plain.split("what it means")[1]  # none of its mechanisms has any
     assert "did you mean 'dp-gd'" in refused(run("recipes", "dp-gdd"))
 
 
@@ -271,6 +273,29 @@ def test_a_single_run_audit_takes_options(table: Path) -> None:
     arguments = ["audit", "one-run", table, "--target", "y", "--task", "regression"]
     said = refused(run(*arguments, "--epsilon", "2", "--recipe", "dp-gd", "--set", "nonsens=1"))
     assert "dp-gd has no option 'nonsens'" in said
+
+
+# ---- spectrum
+
+
+def test_a_spectrum_measured_and_compared_with(table: Path, tmp_path: Path) -> None:
+    file = tmp_path / "spectrum.json"
+    done = run("spectrum", table, "--target", "y", "--task", "regression", "--out", file)
+    assert done.exit_code == 0, done.output
+    assert "eigenvalues on" in done.stdout
+    written = json.loads(file.read_text())
+    assert written["format"] == "sordino-spectrum"
+    assert max(written["eigenvalues"]) > 0
+    usual, own = (run(*GD, *more).stdout for more in ([], ["--spectrum", file]))
+    assert "logistic regression with 100 parameters" in usual
+    assert "your spectrum" in own
+    usual, own = (
+        run(*GD, "--compare", "--json", *more).stdout for more in ([], ["--spectrum", file])
+    )
+    losses = [json.loads(found)["ranked"][0]["predicted_loss"] for found in (usual, own)]
+    assert losses[0] != losses[1]
+    assert "cannot read" in refused(run(*GD, "--spectrum", tmp_path / "none.json"))
+    assert "is no spectrum" in refused(run(*GD, "--spectrum", table))
 
 
 # ---- influence

@@ -38,11 +38,16 @@ def contributions(plan: Plan, g: Gradients, x: Sequence[Vector]) -> list[np.ndar
     if kind == "gradient":
         return [clip(now, C1)]
     if kind == "weighted-gradient":
-        return [clip((t + 1) * now, C1)]
+        return [(t + 1) ** numbers.get("power", 1.0) * clip(now, C1)]
+    if kind == "clip-sequence":
+        return [clip(now, numbers["clips"][t])]
+    if kind == "varying-recursive":
+        return [clip(now - numbers["decays"][t] * before, C1)]
     if kind == "recursive":
         return [clip(now - numbers["recursion"] * before, C1)]
     if kind == "weighted-recursive":
-        return [clip((t + 1) * now - t * before, C1)]
+        k = numbers.get("power", 1.0)
+        return [clip((t + 1.0) ** k * now - float(t) ** k * before, C1)]
     if kind == "two-clip":
         if t == 0:
             return [clip(now, C1)]
@@ -91,6 +96,8 @@ class Estimate:
         )
         if kind == "two-clip":
             keep = 1 - numbers["gamma"]
+        if kind == "varying-recursive":
+            keep = numbers["decays"][t]
         value = sums[0] + (keep * self.whole[t - 1] if t > 0 else 0.0)
         self.whole.append(value)
         return value
@@ -133,14 +140,15 @@ def run(
     sizes = [plan.population.batch_size] * T
     if plan.population.first_batch is not None:
         sizes[0] = plan.population.first_batch
-    x = [np.array(start, np.float64)]
+    x, outputs = [np.array(start, np.float64)], []
     for t, rows in enumerate(batches):
         sums = [channel[rows].sum(axis=0) / sizes[t] for channel in contributions(plan, g, x)]
         x.append(move(x[t], estimate(sums), t, learning_rate(settings, t, T)))
-    output = getattr(move, "output", x[-1])
+        outputs.append(getattr(move, "output", x[-1]))
+    output = outputs[-1]
     if settings["average"]:
         begin = min(int(np.floor((1 - settings["average"]) * T)), T - 1)
-        output = np.mean(x[begin + 1 :], axis=0)
+        output = np.mean(outputs[begin:], axis=0)
     if settings["output"] == "random":
         output = x[chosen]
     return Trajectory(x, output)
@@ -160,6 +168,7 @@ def mover(plan: Plan, start: Vector, penalty: Penalty | None) -> Any:
     name = plan.update.optimizer
     cls: Any = {
         "nesterov": Nesterov,
+        "srg": RunningMean,
         "anytime": Anytime,
         "storm": Storm,
     }.get(name, Direction)
@@ -205,16 +214,29 @@ class Nesterov:
 
     def __init__(self, plan: Plan, start: Vector, penalty: Penalty) -> None:
         self.kappa, self.radius, self.penalty = plan.update.kappa, plan.update.radius, penalty
+        self.power = plan.contribution.to_json().get("power", 1.0)
         self.z = self.output = start
 
     def __call__(self, x: Vector, S: Vector, t: int, rate: float) -> Vector:
-        eta = t + 1.0
+        eta = (t + 1.0) ** self.power
         S = S + eta * self.penalty(x)
         self.z = project(self.z - self.kappa * rate * S, self.radius)
         self.output = project(x - rate * S / eta, self.radius)
         # tau_{t+1} = eta_{t+1} / sum_{s <= t+1} eta_s
-        tau = (t + 2) / sum(s + 1 for s in range(t + 2))
+        tau = (t + 2.0) ** self.power / sum((s + 1.0) ** self.power for s in range(t + 2))
         return (1 - tau) * self.output + tau * self.z
+
+
+class RunningMean:
+    """Section 4.3 of paper 03: ``x - lr S / eta_t``, S the estimate of ``eta_t grad f(x_t)``."""
+
+    def __init__(self, plan: Plan, start: Vector, penalty: Penalty) -> None:
+        self.radius, self.penalty = plan.update.radius, penalty
+        self.power = plan.contribution.to_json().get("power", 1.0)
+
+    def __call__(self, x: Vector, S: Vector, t: int, rate: float) -> Vector:
+        eta = (t + 1.0) ** self.power
+        return project(x - rate * (S / eta + self.penalty(x)), self.radius)
 
 
 class Anytime:

@@ -76,6 +76,10 @@ def sensitivity_cases() -> list[Any]:
                 usually = (sampling, mechanism) == (usual["sampling"], usual["mechanism"])
                 if sampling in ("poisson", "without-replacement") and mechanism != "independent":
                     continue  # refused: only independent noise is amplified
+                if sampling == "auto":
+                    continue  # one of the others
+                if sampling == "cyclic-poisson" and mechanism not in ("banded", "independent"):
+                    continue  # refused: only bands are amplified
                 if sampling == "reshuffled" and mechanism == "dense":
                     continue  # refused: no dense optimum is known for it
                 marks = [] if usually or mechanism in quick else [pytest.mark.slow]
@@ -87,8 +91,14 @@ def sensitivity_cases() -> list[Any]:
 @pytest.mark.parametrize(("name", "sampling", "mechanism"), sensitivity_cases())
 def test_the_stated_mu_is_the_brute_force_one(name: str, sampling: str, mechanism: str) -> None:
     adjacency = "replace-one" if sampling == "without-replacement" else "zero-out"
+    options = {"bands": 2} if sampling == "cyclic-poisson" else {}
     plan = make(
-        name, noise_multiplier=1.0, sampling=sampling, mechanism=mechanism, adjacency=adjacency
+        name,
+        noise_multiplier=1.0,
+        sampling=sampling,
+        mechanism=mechanism,
+        adjacency=adjacency,
+        **options,
     )
     assert mu_problems(plan) == []
     doubled = dataclasses.replace(
@@ -236,16 +246,22 @@ def nested_logistic(params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
 def reference_cases() -> list[Any]:
     extra = [
         ("dp-nsgd-sr", {"form": "anchored"}),
-        ("dp-srgd", {"kappa": 1.0, "radius": 0.2}),
-        ("dp-mu2", {"radius": 0.1}),
+        ("dp-srgd", {"kappa": 1.0, "radius": 0.31}),
+        ("dp-mu2", {"radius": 0.31}),
         ("dp-sgd", {"average": 0.5, "lr_schedule": "cosine", "sampling": "reshuffled"}),
         (
             "dp-sgd",
             {"optimizer": "adam", "sampling": "without-replacement", "adjacency": "replace-one"},
         ),
         ("dp-srm", {"first_batch": 9, "lr_schedule": "linear"}),
-        ("dp-srm", {"sampling": "fixed", "output": "random", "radius": 0.2}),
+        ("dp-srm", {"sampling": "fixed", "output": "random", "radius": 0.31}),
         ("dp-memf", {"mechanism": "blt", "optimizer": "normalized", "average": 0.3}),
+        # The average is of y, and weights need not be t.
+        ("dp-srgd", {"average": 0.5, "power": 0.5}),
+        ("dp-nesterov", {"power": 2.0, "sampling": "poisson", "radius": 0.31}),
+        ("dp-srg", {"power": 0.5, "average": 0.3}),
+        ("dp-srg-memf", {"decay": (0.0, 0.4, 0.1, 0.9) + 8 * (0.2,)}),
+        ("dp-gd", {"clip": (0.5, 0.1, 0.2, 0.3, 0.02) + 7 * (0.4,)}),
     ]
     return [
         *(pytest.param(name, {}, id=name) for name in LOOPS),
@@ -261,7 +277,7 @@ def reference_cases() -> list[Any]:
 @pytest.mark.parametrize(("name", "options"), reference_cases())
 def test_without_noise_it_is_the_plain_algorithm(name: str, options: dict[str, Any]) -> None:
     """In closed form step by step, and for any loss of a nested pytree in one scan."""
-    clip = {"clip": 0.4} if RECIPES[name].private else {}
+    clip = {"clip": 0.4} if RECIPES[name].private and "clip" not in options else {}
     plan = make(name, noise_multiplier=NO_NOISE, **SIZES, **clip, **options)
     X, y = logistic_data(SIZES["examples"], FEATURES)
     start = (0.05 * np.arange(FEATURES) - 0.1).astype(np.float32)

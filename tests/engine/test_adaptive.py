@@ -392,7 +392,7 @@ def test_plan_and_schedule_read_back() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epsilon": None, "noise_multiplier": 3.0}, "give epsilon and delta, not noise"),
+        ({"epsilon": None, "noise_multiplier": 3.0}, "give epsilon and delta, or mu, not noise"),
         ({"momentum": 0.9}, "dp-agd has no option 'momentum'"),
         ({"learning_rate": 0.9}, "dp-agd has no option 'learning_rate'"),
         ({"schedule": "uniform"}, "dp-agd has no option 'schedule'"),

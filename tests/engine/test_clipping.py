@@ -23,12 +23,16 @@ from sordino.parts.contributions._contributions import (
     Lagged,
     Recursive,
     TwoClip,
+)
+from sordino.parts.contributions._gradient import VmapEvaluator
+from sordino.parts.contributions._linear import LinearEvaluator
+from sordino.parts.contributions._weighted import (
+    ClipSequence,
+    VaryingRecursive,
     WeightedGradient,
     WeightedRecursive,
     contribution_from_json,
 )
-from sordino.parts.contributions._gradient import VmapEvaluator
-from sordino.parts.contributions._linear import LinearEvaluator
 from sordino.privacy._values import ClippedSum
 
 LOSSES = {"logistic": Logistic(), "softmax": Softmax(3), "least squares": LeastSquares()}
@@ -37,6 +41,10 @@ CONTRIBUTIONS = (
     WeightedGradient(0.7),
     Recursive(0.7, 0.4),
     WeightedRecursive(0.7),
+    WeightedGradient(0.7, 2.0),
+    WeightedRecursive(0.7, 0.5),
+    VaryingRecursive(0.7, (0.0, 0.4, 0.1, 0.9, 0.0, 0.2, 0.3)),
+    ClipSequence(0.7, (0.1, 0.7, 0.01, 0.3, 0.7, 0.2, 0.5)),
     TwoClip(0.7, 0.05, 0.2),
     GradientPair(0.7),
     Lagged(0.7, 0.05, 0.2, 3),

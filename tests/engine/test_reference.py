@@ -69,7 +69,7 @@ RUNS: list[tuple[str, dict[str, Any]]] = [
     ("dp-gd", {}),
     ("dp-sgd", {"sampling": "fixed"}),
     ("dp-sgd", {"sampling": "fixed", "momentum": 0.5, "lr_schedule": "linear"}),
-    ("dp-sgd", {"sampling": "fixed", "order_seed": None, "radius": 0.3}),
+    ("dp-sgd", {"sampling": "fixed", "order_seed": None, "radius": 0.4}),
     ("dp-memf", {"average": 0.5}),
     ("dp-ftrl", {}),
     ("dp-nsgd", {"mechanism": "tree"}),

@@ -188,7 +188,10 @@ def test_a_run_within_one_epoch_has_one_phase(steps: int) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"participation": FixedBatches(12, 3)}, "need fixed batches with 4 steps in an epoch"),
+        (
+            {"participation": FixedBatches(12, 3)},
+            "need fixed batches with 4 steps in an epoch, or cyclic",
+        ),
         ({"participation": FreshPermutations(12, 4)}, "need fixed batches"),
         ({"participation": MinSeparation(12, 4, 3)}, "need fixed batches"),
         ({"participation": SinglePass(12)}, "need fixed batches"),

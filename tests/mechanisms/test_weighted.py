@@ -10,7 +10,7 @@ import pytest
 from sordino._base.errors import SordinoError
 from sordino.parts.mechanisms._base import Mechanism
 from sordino.parts.mechanisms._cancelling import Cancelling
-from sordino.parts.mechanisms._catalogue import NAMES, automatic_name, fit_mechanism
+from sordino.parts.mechanisms._catalogue import NAMES, automatic_names, fit_mechanism
 from sordino.parts.mechanisms._dense import Dense
 from sordino.parts.mechanisms._maps import AnytimeMap, Channels, NesterovMap
 from sordino.parts.mechanisms._toeplitz import Independent
@@ -179,20 +179,23 @@ def test_automatic_choice_for_maps() -> None:
             return AnytimeMap().apply(x)
 
     bare: Any = Bare()
-    assert automatic_name(AnytimeMap(), FixedBatches(512, 100)) == "dense"
-    assert automatic_name(AnytimeMap(), SinglePass(513)) == "leaky"
-    assert automatic_name(NesterovMap(), FixedBatches(513, 100)) in ("blt", "leaky")
-    assert automatic_name(AnytimeMap(), FreshPermutations(60, 20)) == "leaky"
-    assert automatic_name(AnytimeMap(), FixedBatches(60, 1)) == "independent"
-    assert automatic_name(bare, SinglePass(600)) == "leaky"
-    # Toeplitz workloads are chosen for as before.
-    assert automatic_name(PREFIX, SinglePass(1024)) == "toeplitz"
-    assert automatic_name(PREFIX, FixedBatches(256, 100)) == "dense"
-    assert automatic_name(PREFIX, FixedBatches(300, 100)) == "blt"
+    both = ("leaky", "scaled-blt")
+    assert automatic_names(AnytimeMap(), FixedBatches(64, 10)) == ("dense",)
+    assert automatic_names(AnytimeMap(), SinglePass(513)) == both
+    assert automatic_names(NesterovMap(), FixedBatches(513, 100)) == both
+    assert automatic_names(NesterovMap(), SinglePass(10_000)) == ("leaky",)
+    assert automatic_names(NesterovMap(), FixedBatches(5_000, 5)) == ("leaky",)
+    assert automatic_names(AnytimeMap(), FreshPermutations(60, 20)) == ("leaky",)
+    assert automatic_names(AnytimeMap(), FixedBatches(60, 1)) == ("independent",)
+    assert automatic_names(bare, SinglePass(600)) == both
+    # Toeplitz workloads of short runs are chosen for as before.
+    assert automatic_names(PREFIX, SinglePass(1024)) == ("toeplitz",)
+    assert automatic_names(PREFIX, FixedBatches(256, 100)) == ("dense",)
+    assert automatic_names(PREFIX, FixedBatches(300, 100)) == ("blt", "scaled-blt")
     rule = FixedBatches(30, 10)
-    for name in ("auto", "dense", "independent", "tree", "tree-full", "leaky", "cancelling"):
+    for name in ("auto", "dense", "independent", "tree", "tree-full", "leaky", "banded"):
         assert fit_mechanism(name, bare, rule).steps == 30
-    for name in ("blt", "banded", "toeplitz"):
+    for name in ("blt", "toeplitz"):
         with pytest.raises(SordinoError, match=f"{name!r} is fitted to Toeplitz workloads"):
             fit_mechanism(name, bare, rule)
         nearest = fit_mechanism(name, AnytimeMap(), rule)

@@ -11,6 +11,7 @@ from itertools import combinations, pairwise, product
 import numpy as np
 
 from sordino.audit._brute_force import best_vectors as best_vectors
+from sordino.audit._brute_force import drawn_patterns as drawn_patterns
 from sordino.audit._brute_force import fixed_patterns as fixed_patterns
 from sordino.audit._brute_force import fresh_patterns as fresh_patterns
 

@@ -45,7 +45,7 @@ def test_never_overspends_and_a_refusal_changes_nothing(values, R):
     budget, spent = PrivacyFilter.of(R), Fraction(0)
     for sigma in values:
         before = budget.remaining
-        if budget.can_afford(sigma):
+        if cost_of(sigma) <= before:
             budget.spend(sigma)
             spent += 1 / Fraction(sigma) ** 2
         else:

@@ -18,7 +18,7 @@ from sordino.parts.sampling._population import Population
 from sordino.planning._accounting import float32_up
 from sordino.planning.recipes import RECIPES
 
-from .brute_force import fixed_patterns, fresh_patterns
+from .brute_force import drawn_patterns, fixed_patterns, fresh_patterns
 
 DELTA = 1e-6
 PUBLIC = ("fixed", "reshuffled")
@@ -82,12 +82,11 @@ def brute_force_mu(made, chunk=None):
         inverse = np.linalg.inv(stds[:, p, None] * N) * bounds[p]
         X[p * T : (p + 1) * T, p * T : (p + 1) * T] = inverse.T @ inverse
     per_epoch = math.ceil(people.examples / people.batch_size)
-    listed = fixed_patterns if people.sampling == "fixed" else fresh_patterns
+    listed = (fixed_patterns if people.sampling == "fixed" else fresh_patterns)(T, per_epoch)
+    if people.slots is not None:
+        listed = drawn_patterns(people)
     kappa = {"zero-out": 1, "add-remove": 1, "replace-one": 2}[made.guarantee.adjacency]
-    patterns = [
-        [p * T + t for p in range(len(matrices)) for t in pattern]
-        for pattern in listed(T, per_epoch)
-    ]
+    patterns = [[p * T + t for p in range(len(matrices)) for t in pattern] for pattern in listed]
     upper = max(np.abs(X[np.ix_(P, P)]).sum() for P in patterns)
     same = max(X[np.ix_(P, P)].sum() for P in patterns)
     return kappa * math.sqrt(upper), kappa * math.sqrt(same)

@@ -24,6 +24,7 @@ from sordino.parts.schedules._allocate import (
 )
 from sordino.parts.schedules._bounds import (
     best_dynamic_steps,
+    best_momentum_steps,
     best_steps,
     best_uniform_steps,
     dynamic_error,
@@ -311,3 +312,35 @@ def test_costs_do_not_overflow_on_the_way():
     log_q = expinfl(5.0, 100)
     assert logsumexp(log_q) < 600
     assert predicted_cost(log_q - 500, np.ones(100)) == pytest.approx(1.0067836549, rel=1e-6)
+
+
+# papers/04, section 5: what the best schedule saves with momentum, each at its best number of steps.
+@pytest.mark.parametrize(
+    ("kappa", "beta", "gain"),
+    [
+        (10, 0.0, -69),
+        (10, 0.5, -53),
+        (10, 0.9, -40),
+        (100, 0.0, -44),
+        (100, 0.5, -37),
+        (100, 0.9, -16),
+    ],
+)
+def test_best_steps_of_momentum(kappa, beta, gain):
+    lam = np.geomspace(1 / kappa, 1, 100)
+    run = {"distances": 1.0, "R": 0.3927, "scale": 4 / 1000, "most": 110}
+    best = best_momentum_steps(lam, 1.0, beta, **run)
+    flat = best_momentum_steps(lam, 1.0, beta, **run, uniform=True)
+    assert 100 * (best.error / flat.error - 1) == pytest.approx(gain, abs=0.6)
+    if beta == 0:  # gradient descent, as in the table above
+        assert (flat.steps, best.steps) == {10: (21, 42), 100: (55, 97)}[kappa]
+
+
+def test_best_steps_of_momentum_may_be_none():
+    run = {"distances": 1.0, "R": 1e-6, "most": 20}
+    assert best_momentum_steps([0.1, 1.0], 1.0, 0.9, scale=1.0, **run) == (0, 1.0)
+    # Directions without curvature change nothing.
+    some = best_momentum_steps([0.1, 1.0], 1.0, 0.9, scale=1e-4, **run)
+    assert some == best_momentum_steps([0.0, 0.1, 1.0], 1.0, 0.9, scale=1e-4, **run)
+    with pytest.raises(SordinoError, match="distances"):
+        best_momentum_steps([1.0], 1.0, 0.9, scale=1.0, **{**run, "distances": 0.0})

@@ -15,7 +15,9 @@ from sordino.parts.schedules._influence import (
     exponential_fit,
     fit_exponential,
     fitted_expinfl,
+    fitted_momexpinfl,
     momentum_bound,
+    momexpinfl,
     smoothed,
 )
 from sordino.privacy._gdp import epsilon_from_mu
@@ -99,3 +101,51 @@ def test_hopeless_estimates_are_refused():
         smoothed([np.nan])
     with pytest.raises(SordinoError, match="standard errors"):
         fitted_expinfl([1.0, 2.0], [1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    "made", [(1.0, 1e-3, 0.06), (1.0, 0.0, 0.02), (0.0, 1.0, 0.02), (1.0, 1e-5, 0.1)]
+)
+def test_both_ends_fit_themselves(made):
+    q = np.exp(momexpinfl(*made, 100))
+    fit = fitted_momexpinfl(7.0 * q)
+    found = np.exp(momexpinfl(*fit, 100))
+    np.testing.assert_allclose(found / found.max(), q / q.max(), rtol=1e-5, atol=1e-7)
+    assert max(fit.c1, fit.c2) == 1.0
+    assert fit.k == pytest.approx(made[2], rel=1e-4)
+
+
+def test_both_ends_are_least_squares_with_weights():
+    rng = np.random.default_rng(0)
+    error = rng.uniform(0.5, 2.0, 100)
+    q = np.exp(momexpinfl(5.0, 0.02, 0.05, 100)) + error * rng.normal(size=100)
+    fit = fitted_momexpinfl(q, error)
+
+    def loss(c1, c2, k):
+        shape = np.exp(momexpinfl(c1, c2, k, 100)) / error
+        size = shape @ (q / error) / (shape @ shape)
+        return np.sum((q / error - size * shape) ** 2)
+
+    best = loss(*fit)
+    assert best <= loss(5.0, 0.02, 0.05)
+    for c1, c2, k in (
+        (1.02, 1, 1),
+        (0.98, 1, 1),
+        (1, 1.02, 1),
+        (1, 0.98, 1),
+        (1, 1, 1.01),
+        (1, 1, 0.99),
+    ):
+        assert loss(fit.c1 * c1, fit.c2 * c2, fit.k * k) > best
+    # Errors count: a point that nobody trusts is not followed.
+    moved, sure = q.copy(), error.copy()
+    moved[50], sure[50] = 1e3, 1e6
+    assert fitted_momexpinfl(moved, sure).k == pytest.approx(fit.k, rel=0.05)
+    assert fitted_momexpinfl(moved, error).k != pytest.approx(fit.k, rel=0.05)
+
+
+def test_both_ends_of_nothing():
+    assert fitted_momexpinfl(-np.ones(10)) == (1.0, 1.0, 0.0)
+    assert fitted_momexpinfl(np.ones(1)).k >= 0
+    with pytest.raises(SordinoError, match="standard errors"):
+        fitted_momexpinfl(np.ones(3), [1.0, 0.0, 1.0])

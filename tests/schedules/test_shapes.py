@@ -29,6 +29,7 @@ from sordino.parts.schedules._shapes import (
     MomentumBound,
     MomentumQuadratic,
     MomExpInfluence,
+    Optimal,
     Quadratic,
     schedule_named,
 )
@@ -40,6 +41,8 @@ ALL = [
     Influence(tuple(np.linspace(0, 9, STEPS)), ratio_cap=None, separation=4),
     Exponential(),
     Exponential(3.0, allow_steep=True, separation=6),
+    Optimal(),
+    Optimal(3.0, ratio_cap=None),
     GradientDescentPL(0.9),
     GradientDescentPL(gamma=0.5, ratio_cap=1.3),
     Quadratic((0.1, 0.5, 1.0), 0.7),
@@ -75,6 +78,19 @@ def test_every_schedule(schedule):
     if relative is not None:
         np.testing.assert_array_equal(again.relative_noise(STEPS), relative)
     assert schedule_named(schedule, STEPS) is schedule
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.5, 4.0])
+def test_on_public_batches_optimal_is_exponential(ratio):
+    """The influence behind it is the one for which the exponential schedule is the best."""
+    best = Optimal(ratio, ratio_cap=None).relative_noise(STEPS)
+    np.testing.assert_allclose(
+        best, Exponential(ratio, allow_steep=True).relative_noise(STEPS), rtol=1e-12
+    )
+    capped = Optimal(ratio).relative_noise(STEPS)
+    assert capped.max() / capped.min() == pytest.approx(min(ratio, 2.0))
+    with pytest.raises(SordinoError, match="at least 1"):
+        Optimal(0.5)
 
 
 def test_every_kind_is_tested():

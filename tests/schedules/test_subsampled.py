@@ -111,6 +111,19 @@ def test_replace_one():
     assert 0.999 < epsilon_of(sigma, 0.02, 1e-5, "replace-one") <= 1.0
 
 
+def test_without_replacement():
+    kind = {"adjacency": "replace-one", "sampling": "without-replacement"}
+    found = search_subsampled(STEEP, **SMALL, ratio_cap=2.0, method="lemma", **kind)
+    assert found.relative_cost < 0.95
+    assert composed_epsilon(sampled_levels(found.sigma, rate=0.02, **kind), 1e-5) == pytest.approx(
+        1.0, rel=1e-4
+    )
+    # Fixed sizes cost more than Poisson batches.
+    assert epsilon_of(found.sigma, 0.02, 1e-5, "replace-one") < 0.9
+    with pytest.raises(SordinoError, match="no proved amplification"):
+        search_subsampled(STEEP, **SMALL, sampling="without-replacement")
+
+
 def test_flat_influence_stays_uniform():
     found = search_subsampled(np.zeros(60), **SMALL)
     assert found.method == "uniform"

@@ -77,6 +77,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     # Against a name of thousands of letters a comparison would take longer than it is worth.
     close = get_close_matches(name, names, n=1, cutoff=0.5) if len(name) < 1000 else []
+    # Letters in another order are the likeliest slip.
+    close = [other for other in names if sorted(other) == sorted(name)] or close
     if close:
         return f"; did you mean {shown(close[0])}?"
     listed = ", ".join(one_line(known_name, 40) for known_name in names[:_MOST_NAMES])

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino._base.keys import RunKey
+from sordino.parts import Population
 from sordino.parts.sampling import RESHUFFLED
 from sordino.planning import Plan
 from sordino.privacy import Adjacency
@@ -35,6 +37,16 @@ def fresh_patterns(steps: int, per_epoch: int) -> list[list[int]]:
     for t in range(steps):
         epochs.setdefault(t // per_epoch, []).append(t)
     return [list(choice) for choice in product(*epochs.values())]
+
+
+def drawn_patterns(population: Population) -> list[list[int]]:
+    """The steps of each example, as public batches have it."""
+    indices, mask = population.batches(RunKey.from_insecure_seed(0), 0, population.steps)
+    present: dict[int, list[int]] = {}
+    for t, (rows, kept) in enumerate(zip(indices, mask, strict=True)):
+        for row in rows[kept > 0]:
+            present.setdefault(int(row), []).append(t)
+    return list(present.values())
 
 
 def best_vectors(
@@ -94,15 +106,18 @@ def brute_force_mu(plan: Plan) -> tuple[float, float]:
     stds = plan.noise_stds().astype(np.float64).T
     per_epoch = math.ceil(population.examples / population.batch_size)
     if population.is_secret:
-        per_epoch = 1
-    listed = fresh_patterns if population.sampling == RESHUFFLED else fixed_patterns
+        per_epoch = population.cycle or 1
+    patterns = fixed_patterns(T, per_epoch)
+    if population.sampling == RESHUFFLED:
+        counted = population.slots is not None
+        patterns = drawn_patterns(population) if counted else fresh_patterns(T, per_epoch)
     inverses = [
         np.linalg.inv(std[:, None] * N) for std, N in zip(stds, noising_matrices(plan), strict=True)
     ]
     grams = [inverse.T @ inverse for inverse in inverses]
     rng = np.random.default_rng(0)
     lower = upper = 0.0
-    for P in listed(T, per_epoch):
+    for P in patterns:
         parts = list(zip(grams, bounds, strict=True))
         lower = max(lower, sum(best_vectors(X, c, P, rng, 2, 30) for X, c in parts))
         upper = max(upper, sum(np.abs(X * np.outer(c, c))[np.ix_(P, P)].sum() for X, c in parts))

@@ -30,7 +30,7 @@ from sordino._base.keys import RunKey
 from sordino._base.types import PyTree
 from sordino.audit._statistics import Array
 from sordino.parts.contributions import Anchored, Contribution, Lagged
-from sordino.parts.sampling import public_order
+from sordino.parts.sampling import groups_of, public_order
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan
 
@@ -173,6 +173,12 @@ def _patterns(plan: Plan) -> dict[tuple[int, ...], int]:
     """Every pattern that some row really has, with one such row."""
     population = plan.population
     steps, n, per_epoch = population.steps, population.examples, population.steps_per_epoch
+    if population.cycle is not None and population.order_seed is not None:
+        members, starts = groups_of(population, None)
+        return {
+            tuple(range(j, steps, population.cycle)): int(members[starts[j]])
+            for j in range(min(population.cycle, steps))
+        }
     if population.is_secret:
         return {tuple(range(steps)): 0}
     if population.kind.is_contiguous():

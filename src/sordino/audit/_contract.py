@@ -28,7 +28,7 @@ from sordino._base.keys import RunKey
 from sordino._base.types import Json, PyTree
 from sordino.audit._brute_force import brute_force_mu, noising_matrices
 from sordino.audit._canary import DIMENSIONS, PLANE, Canary, planned_precision
-from sordino.audit._plans import reference_plan, small_plan
+from sordino.audit._plans import is_secret, reference_plan, small_plan
 from sordino.audit._recording import Recording, audit_key
 from sordino.audit._whitebox import RUNS, AuditResult, Neighbours
 from sordino.engine import TrainingRun, train
@@ -36,7 +36,7 @@ from sordino.parts import LeastSquares, Logistic
 from sordino.parts.contributions import CONTRIBUTIONS, Lagged
 from sordino.parts.sampling import FIXED, public_order
 from sordino.planning import RECIPES, Plan, Recipe, plan, register
-from sordino.planning.recipes import SECRET, recipe_named
+from sordino.planning.recipes import recipe_named
 from sordino.privacy import Adjacency
 
 Array = NDArray[np.float64]
@@ -465,7 +465,7 @@ def comfortable_plan(name: str, examples: int = 2000, **options: Any) -> Plan:
         arguments = {"examples": examples, "steps": 40}
     if usual["output"] != "last":
         arguments["output"] = "last"
-    if spec.private and usual["sampling"] in SECRET:
+    if spec.private and is_secret(usual["sampling"]):
         arguments["noise_multiplier"] = 1.0  # quicker than to search for the noise of an epsilon
     elif spec.private:
         arguments |= {"epsilon": 8.0, "delta": 1e-5}
@@ -504,7 +504,7 @@ def _budget(spec: Recipe, options: Json) -> Json:
     """A budget to plan for; for secret batches the noise, which is quicker than to search for it."""
     if not spec.private:
         return options
-    secret = {**spec.defaults(), **options}["sampling"] in SECRET
+    secret = is_secret({**spec.defaults(), **options}["sampling"])
     return {**({"noise_multiplier": 1.0} if secret else {"epsilon": 3.0, "delta": 1e-3}), **options}
 
 

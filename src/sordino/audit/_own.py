@@ -200,7 +200,7 @@ def _check_batches(plan: Plan) -> None:
     if not population.is_secret:
         return
     if (
-        population.sampling != POISSON
+        population.sampling != POISSON  # a cycle of groups among them
         or plan.guarantee.adjacency == REPLACE
         or population.first_batch
     ):

@@ -7,8 +7,9 @@ from typing import Any
 
 from sordino._base.types import Json
 from sordino.parts import Population
-from sordino.planning import Plan, plan
-from sordino.planning.recipes import SECRET, recipe_named
+from sordino.parts.sampling import SAMPLINGS
+from sordino.planning import Plan, counting_on_slots, plan
+from sordino.planning.recipes import recipe_named
 from sordino.privacy import Adjacency, epsilon_from_mu
 
 # Two epochs of four batches, the last one short: the smallest run with everything in it.
@@ -49,6 +50,11 @@ def small_plan(recipe: str, **changes: Any) -> Plan:
     return plan(recipe, **settings)
 
 
+def is_secret(sampling: object) -> bool:
+    """Whether batches of this kind are random and stay unseen."""
+    return isinstance(sampling, str) and sampling in SAMPLINGS and SAMPLINGS[sampling].secret
+
+
 def reference_plan(recipe: str, **changes: Any) -> Plan:
     """A small plan of a recipe, for audits: 7 examples, batches of 2, mu of 3 (or little noise).
 
@@ -56,7 +62,7 @@ def reference_plan(recipe: str, **changes: Any) -> Plan:
     """
     spec = recipe_named(recipe)
     settings: Json = {}
-    secret = changes.get("sampling", spec.defaults()["sampling"]) in SECRET
+    secret = is_secret(changes.get("sampling", spec.defaults()["sampling"]))
     if secret:
         settings["steps"] = SECRET_STEPS
     if spec.private and not {"epsilon", "noise_multiplier"} & set(changes):
@@ -74,7 +80,8 @@ def miniature(plan: Plan) -> Plan:
 
     Steps, noise, clips, mechanism, schedule, batches per epoch (or the rate of secret batches) and
     guarantee are those of `plan`; a batch has one or two examples instead of many. An attacker
-    who knows everything but one example subtracts the others anyway.
+    who knows everything but one example subtracts the others anyway. A guarantee that counts on the
+    order of reshuffled batches is restated for the order that the fewer examples have.
     """
     population = plan.population
     if population.first_batch is not None:
@@ -97,7 +104,10 @@ def miniature(plan: Plan) -> Plan:
         steps=population.steps,
         sampling=population.sampling,
         order_seed=population.order_seed,
+        cycle=population.cycle,
     )
+    if population.slots is not None:
+        fewer = counting_on_slots(fewer, plan.mechanism, plan.schedule)
     return plan.with_training(population=fewer).restated()
 
 

@@ -11,10 +11,11 @@ from them one number per run, from which mu is estimated with a confidence inter
 known, with the covariance Sigma of the plan. The log-likelihood ratio is ``s^T Sigma^-1 x`` up to
 constants, its law is N(+-mu^2/2, mu^2), and mu is the distance of its means over its deviation.
 
-**Secret batches.** The canary takes part in a step with probability q, so a step's likelihood ratio
-is a mixture, ``log(1 - q + q e^l)`` (zero-out; a ratio of two mixtures for replace-one, ``e^l`` and
-``e^l'`` for the canary and its opposite). The event "the sum over the steps exceeds epsilon" gives
-delta(epsilon), which is stated as the mu whose GDP curve passes through it, like the plan's own.
+**Secret batches.** The canary takes part in a step with probability q (of cyclic batches: in a step of its
+group), so a step's likelihood ratio is a mixture, ``log(1 - q + q e^l)`` (zero-out; a ratio of two
+mixtures for replace-one, ``e^l`` and ``e^l'`` for the canary and its opposite). The event "the sum over
+the steps exceeds epsilon" gives delta(epsilon), which is stated as the mu whose GDP curve passes through
+it, like the plan's own.
 
 **Two attacks.** All of that is computed from the plan: if the implementation does something else, the
 numbers do not fit the claim. But noise that is correlated in a way that the plan does not say can
@@ -53,7 +54,6 @@ from sordino.audit._canary import (
     Canary,
     drive_clock,
     planned_precision,
-    planned_scale,
     scripted_loss,
     starting_point,
 )
@@ -79,6 +79,7 @@ from sordino.audit._statistics import (
     share_above,
 )
 from sordino.engine import refuse_others
+from sordino.parts.sampling import group_rate
 from sordino.planning import Plan
 from sordino.privacy import MAX_MU, Adjacency, Guarantee, epsilon_from_mu
 
@@ -97,6 +98,8 @@ CLEARLY = 1.1
 MOST_FEATURES = 0.1
 # Sums are float32: the difference of two is known to this share of what is in them.
 ROUNDING = 1e-5
+# Runs that are looked at for how far an example moves a sum, where it is in some steps only.
+_MOVED_KEYS = 200
 
 
 @dataclass(frozen=True)
@@ -346,14 +349,17 @@ class Neighbours:
 
     def moved(self, seed: int = 0) -> Moved:
         """How far the canary moves each step's sum without noise, at worst."""
+        # From secret batches it may be absent: among many keys it is not.
+        keys = _MOVED_KEYS if self.plan.population.is_secret else 1
         without, having = (
-            np.asarray(next(world.silenced().releases(4 * seed, 1)).sums[0], np.float64)
+            np.asarray(next(world.silenced().releases(4 * seed, keys)).sums, np.float64)
             for world in self.worlds
         )
-        # (steps, channels, d); the clock's own coordinate has no example in it, and is large.
+        # (runs, steps, channels, d); the clock's own coordinate has no example in it, and is large.
         apart = (having - without)[..., -DIMENSIONS:]
         largest = np.abs(np.stack([having, without])[..., -DIMENSIONS:]).sum(axis=-1).max(axis=0)
-        return furthest(self.plan, apart, largest)
+        each = [furthest(self.plan, *one) for one in zip(apart, largest, strict=True)]
+        return max(each, key=lambda moved: moved.ratio - moved.rounding)
 
     def _chosen_attack(
         self, scored: Score, without: Array, having: Array, epsilon: float
@@ -390,22 +396,33 @@ class Neighbours:
             precision = np.stack(planned_precision(self.plan))
             weights = np.einsum("cst,cti->csi", precision, shift)
             return lambda x: np.einsum("rcsi,csi->r", x, weights)
-        sizes, counts = zip(*self.plan.population.batch_sizes(), strict=True)
-        rates = np.repeat([size / self.plan.population.examples for size in sizes], counts)
-        # Independent noise: a step's ratio depends on the release along the shift alone.
-        (scale,), (shift,) = planned_scale(self.plan), shift
-        size = np.linalg.norm(shift, axis=1)
+        rates, groups = _rates(self.plan), self._groups()
+        # The columns of the canary's steps share no row, so its steps do not interact.
+        precision = np.stack(planned_precision(self.plan))
+        weights = np.einsum("cst,csi->scti", precision, shift)
+        half = np.einsum("css,csi,csi->s", precision, shift, shift) / 2
         opposite = self.plan.guarantee.adjacency == Adjacency.REPLACE_ONE
 
-        def ratio(x: Array) -> Array:
-            along = np.einsum("rsi,si->rs", x[:, 0], shift) / scale**2
-            half = (size / scale) ** 2 / 2
+        def mixed(along: Array) -> Array:
+            """Of the steps, in a group that nobody knows where it is secret."""
             loss = log_mixture(along - half, rates)
-            if opposite:
-                loss -= log_mixture(-along - half, rates)
-            return loss.sum(axis=1)
+            return np.logaddexp.reduce([loss @ own for own in groups], axis=0) - math.log(
+                len(groups)
+            )
+
+        def ratio(x: Array) -> Array:
+            along = np.einsum("rcti,scti->rs", x, weights)
+            return mixed(along) - (mixed(-along) if opposite else 0.0)
 
         return ratio
+
+    def _groups(self) -> Array:
+        """The steps of each group that the canary may be in (groups, steps), as 0 and 1."""
+        population = self.plan.population
+        t = np.arange(population.steps)
+        if population.cycle is None or population.order_seed is not None:
+            return np.ones((1, population.steps))
+        return (t % population.cycle == np.arange(population.cycle)[:, None]).astype(np.float64)
 
     def _seeds(self, seed: int, pilot: int) -> tuple[int, int]:
         """Names of the run keys of each world.
@@ -415,6 +432,15 @@ class Neighbours:
         """
         first = 4 * seed + 2 * pilot
         return first, first + (0 if self.plan.population.is_secret else 1)
+
+
+def _rates(plan: Plan) -> Array:
+    """Inclusion probability of the canary in each step that it may be in (steps,)."""
+    population = plan.population
+    if population.cycle is not None:
+        return np.full(population.steps, group_rate(population))
+    sizes, counts = zip(*population.batch_sizes(), strict=True)
+    return np.repeat([size / population.examples for size in sizes], counts)
 
 
 def pilot_of(runs: int) -> int:

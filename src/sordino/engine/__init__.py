@@ -16,7 +16,9 @@ __all__ = [
     "Driver",
     "GaussianNoise",
     "KeyStore",
+    "NoiseRule",
     "NoiseSource",
+    "Past",
     "Result",
     "RunKey",
     "Session",
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from sordino._base.keystore import KeyStore as KeyStore
     from sordino.engine import influence as influence
     from sordino.engine import ledger as ledger
+    from sordino.engine._adaptive import NoiseRule as NoiseRule
+    from sordino.engine._adaptive import Past as Past
     from sordino.engine._charging import LedgerAccount as LedgerAccount
     from sordino.engine._charging import Source as Source
     from sordino.engine._checkpoint import forget as forget

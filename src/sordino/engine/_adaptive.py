@@ -20,31 +20,41 @@ added; a float32 sum over 10^5 examples would be off by a hundredth of that.
 
 Corrected from the authors' code: the noisy minimum has the right sign, the chosen candidate is the one
 moved to, repeated averages go on from the last one, and nothing is paid twice or after the fact.
+
+`FilteredRun` is for noise that follows a rule of what was released (papers/04 1.1):
+
+    plan = sordino.plan("dp-gd", ..., schedule="filter")
+    sordino.train(plan, loss, params, data, noise_rule=lambda past: 2.0 if past.step < 10 else 0.5)
+
+Before a step the rule is asked for its noise, relative to the plan's; then the filter pays for the very
+float32 number that the noise is multiplied by, and only then is a record read. Where the step costs more
+than is left, the run ends: nothing more is released.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino._base.errors import PlanMismatchError, SordinoError, require_choice
+from sordino._base.errors import PlanMismatchError, SordinoError, require_choice, require_positive
 from sordino._base.keys import RunKey
 from sordino._base.types import PyTree
 from sordino.engine._noise import Layout
 from sordino.engine._records import Records, as_parameters, as_records, check_rows, prepare
 from sordino.engine._release import add_noise, estimate_of
-from sordino.engine._run import CHECKPOINTS, DRIVERS, POINTS, PublicState
+from sordino.engine._run import CHECKPOINTS, DRIVERS, POINTS, PublicState, TrainingRun
 from sordino.engine._stepper import Loss, Optimizer, Penalty, evaluator_of
 from sordino.parts import LinearLoss, even_width, float32_down
 from sordino.parts.contributions import Batch, Evaluator, LinearEvaluator, VmapEvaluator
 from sordino.parts.mechanisms import gaussian_key, standard_normal_rows
-from sordino.parts.schedules import AdaptiveBudget
+from sordino.parts.schedules import AdaptiveBudget, FilteredBudget
 from sordino.planning import FLOAT32_MARGIN, Plan, float32_up
 from sordino.privacy import (
     UNIT_BITS,
@@ -392,3 +402,98 @@ def _penalty(loss: Loss, given: Penalty | None) -> Penalty | None:
             "method `penalty`, or pass `regularizer`"
         )
     return value
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a noise rule may look at: all of it was released, or follows from what was.
+
+    Attributes:
+      step, steps: the step about to be taken, from 0, and the number that was planned.
+      params: the parameters that it will evaluate gradients at.
+      previous: those of the step before; None in the first step.
+      noise: relative noise of the steps so far.
+      spent: share of the budget that they cost, from 0 to 1.
+    """
+
+    step: int
+    steps: int
+    params: PyTree
+    previous: PyTree | None
+    noise: tuple[float, ...]
+    spent: float
+
+
+# The most noise that a rule may ask for, in units of the plan's.
+LARGEST = 1e12
+# The relative noise of the next step: 1 is the plan's, smaller ones cost more.
+NoiseRule: TypeAlias = Callable[[Past], float]
+
+
+class FilteredRun(TrainingRun):
+    """A `TrainingRun` that asks a rule before each step, and pays for what it says."""
+
+    def __init__(self, plan: Plan, *args: Any, noise_rule: NoiseRule, **options: Any) -> None:
+        if not isinstance(plan.schedule, FilteredBudget):
+            raise SordinoError(
+                "a noise rule needs a plan whose budget a filter keeps: plan dp-gd with "
+                "schedule='filter'"
+            )
+        if plan.lattice is not None:
+            raise SordinoError("a noise rule is for Gaussian noise; plan with noise='gaussian'")
+        super().__init__(plan, *args, **options)
+        self._rule = noise_rule
+        self.starts = list(range(self.steps + 1))
+        self._budget: PrivacyFilter = plan.schedule.budget()
+        self._kappa = Adjacency(plan.guarantee.adjacency).factor
+        self._bounds = plan.contribution.bounds(self.steps)[0]
+        self._previous: PyTree | None = None
+        self._noise: tuple[float, ...] = ()
+        self._stopped = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are done, or the next one costs more than is left."""
+        return self._stopped or super().finished
+
+    @property
+    def spent(self) -> float:
+        """``mu^2`` spent so far; a public number."""
+        return (self._budget.total - self._budget.remaining) / (1 << UNIT_BITS)
+
+    def advance(self) -> int:
+        """Take the next step if it can be paid; the number of steps done after it."""
+        if self.finished:
+            raise PlanMismatchError(
+                "the budget of this run is spent, or its steps are done; make a new plan"
+            )
+        t, params = self.done, jax.tree.map(jnp.copy, self.state.params)
+        share = 1 - self._budget.remaining / self._budget.total
+        past = Past(t, self.steps, params, self._previous, self._noise, share)
+        relative = self._relative(past)
+        std = np.float32(float32_up(self.plan.noise_multiplier * relative * self._bounds[t]))
+        # What is paid for is what is added: the float32 number, less what covers its rounding.
+        sigma = float(std) / self._bounds[t] / FLOAT32_MARGIN
+        if cost_of(sigma, self._kappa) > self._budget.remaining:
+            self._stopped = True
+            return t
+        self._budget.spend(sigma, self._kappa)
+        table = self.driver.table
+        stds = table.noise_stds.copy()
+        stds[t] = std
+        self.driver = replace(self.driver, table=replace(table, noise_stds=stds))
+        done = super().advance()
+        self._previous, self._noise = params, (*self._noise, relative)
+        facts = {"step": done, "relative noise": relative, "spent": self.spent}
+        self.trace = (*self.trace, facts)
+        return done
+
+    def _relative(self, past: Past) -> float:
+        answer = self._rule(past)
+        try:
+            return require_positive("noise", answer, maximum=LARGEST)
+        except SordinoError:
+            raise SordinoError(
+                f"a noise rule gives a number greater than 0 and at most {LARGEST:g}; in step "
+                f"{past.step} it gave something else, so the run ends there"
+            ) from None

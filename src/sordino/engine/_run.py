@@ -47,6 +47,7 @@ from sordino.engine._stepper import (
     has_convolutions,
     stepper_of,
 )
+from sordino.parts.sampling import check_slots
 from sordino.planning import Plan
 from sordino.privacy import ClippedSum
 
@@ -266,6 +267,7 @@ class TrainingRun:
         require_choice("driver", driver, DRIVERS)
         data = as_records(data if isinstance(data, tuple) else (data,))
         check_rows(plan, data)
+        check_slots(plan.population)
         self._shapes = jax.tree.map(_shape, data)
         params = as_parameters(params)
         stepper = stepper_of(

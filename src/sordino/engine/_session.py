@@ -8,7 +8,9 @@
 For data that does not fit in memory, loaders of one's own, or training loops that do other things in
 between. The session holds the caller to the plan: no more steps than planned, each batch the one
 that is due. With fixed batches a loader of one's own may choose the batches of the first epoch; from
-then on they must repeat (`step(batch, rows=...)`), because the guarantee counts on it.
+then on they must repeat (`step(batch, rows=...)`), because the guarantee counts on it. A loader that
+shuffles needs a plan with ``sampling="reshuffled", order_seed=None``: any rows, each once in an epoch. No
+order may depend on the data.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from sordino.engine._stepper import (
     State,
     Stepper,
     StepTable,
+    check_start,
     compiled_step,
     evaluator_of,
     update_of,
@@ -47,6 +50,7 @@ from sordino.engine._stepper import (
 from sordino.engine._train import Result, refuse_others
 from sordino.engine.ledger._ledger import Ledger
 from sordino.parts.contributions import Batch
+from sordino.parts.sampling import check_slots
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan
 from sordino.privacy import require_one_row
@@ -81,12 +85,14 @@ class Session:
             )
         plan.verify()
         refuse_others(plan, "a session")
+        check_slots(plan.population)
         self.plan = plan
         self._key = run_key_of(run_key, insecure_seed)
         self._loss, self._microbatch = loss, microbatch_size
         self._update = update_of(plan, loss, optimizer, regularizer)
         self._table = StepTable.of(plan, chosen_step(self._key, plan.population.steps))
         params = jax.tree.map(lambda leaf: np.array(leaf, copy=True), as_parameters(params))
+        check_start(plan, params)
         self._noise = run_noise(plan, Layout.of(params, plan.contribution.channels), self._key)
         self._noise_state = self._noise.init()
         self._block: _NoiseBlock | None = None
@@ -150,8 +156,8 @@ class Session:
 
         Args:
           batch: a tuple of arrays with one row per example of the batch.
-          rows: which examples these are, where the batch is not that of `next_rows`: only under
-            fixed batches, and the same ones in every epoch.
+          rows: which examples these are, where the batch is not that of `next_rows`: under fixed
+            batches, the same ones in every epoch; under reshuffled ones with ``order_seed=None``, any.
         """
         with self._stepping:  # two threads would put one noise around two sums
             self._step(batch, rows)

@@ -239,11 +239,26 @@ def stepper_of(
     microbatch_size: int | None = None,
 ) -> Stepper:
     """The plan's step for this loss; `data` and `params` have come through the engine's door."""
+    check_start(plan, params)
     return Stepper(
         evaluator=evaluator_of(plan, loss, params, data, microbatch_size),
         update=update_of(plan, loss, optimizer, regularizer),
         channels=plan.contribution.channels,
     )
+
+
+def check_start(plan: Plan, params: PyTree) -> None:
+    """Refuse a start outside the ball that all iterates are to stay in."""
+    radius = plan.update.radius
+    if radius is None:
+        return
+    squares = (np.sum(np.square(np.asarray(p, np.float64))) for p in jax.tree.leaves(params))
+    norm = float(np.sqrt(sum(squares)))
+    if norm > radius * (1 + 1e-6):
+        raise SordinoError(
+            f"the first parameters have norm {norm:.6g}, and all iterates are to stay in the ball of "
+            f"radius {radius:g}; start inside it, or plan a larger radius"
+        )
 
 
 def update_of(

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,7 +31,7 @@ from sordino._base.keys import Identity, RunKey, run_key_of
 from sordino._base.keystore import KeyStore
 from sordino._base.registry import Registry
 from sordino._base.types import PyTree
-from sordino.engine._adaptive import AdaptiveRun
+from sordino.engine._adaptive import AdaptiveRun, FilteredRun, NoiseRule
 from sordino.engine._charging import LedgerAccount, Source
 from sordino.engine._checkpoint import SECONDS, Metrics, Recovery, forget
 from sordino.engine._description import describe
@@ -66,8 +67,8 @@ class Result:
     Attributes:
       params: the released parameters (the update's output: last iterate or average).
       guarantee: what the release satisfies.
-      history: one dict per evaluation: "step", and the public metrics. Of an adaptive run that was
-        not evaluated: one per iteration, with its step size and the mu^2 spent.
+      history: one dict per evaluation: "step", and the public metrics. Of a run that decides its noise
+        as it goes and was not evaluated: one per step, with that decision and the mu^2 spent.
       insecure: True if the noise came from a seed; then there is no privacy against anyone who
         knows or guesses it.
       run: the public identity of the run, as in the ledger.
@@ -102,6 +103,7 @@ def train(
     optimizer: Optimizer | None = None,
     regularizer: Penalty | None = None,
     microbatch_size: int | None = None,
+    noise_rule: NoiseRule | None = None,
     run_key: RunKey | None = None,
     insecure_seed: int | None = None,
     evaluate: Callable[[PyTree], Metrics] | None = None,
@@ -127,6 +129,9 @@ def train(
       optimizer: an optax optimizer to use instead of the plan's update settings.
       regularizer: a data-free function of the parameters; its gradient is added after the noise.
       microbatch_size: at most this many per-example gradients in memory at a time.
+      noise_rule: ``rule(past) -> relative noise`` of the next step, for plans with schedule "filter". It
+        must use nothing but the `sordino.engine.Past` it is given and public facts. A step that costs
+        more than is left ends the run. Such a run cannot be resumed.
       run_key: the secret behind the noise; by default fresh from the operating system.
       insecure_seed: for tests and demonstrations only: reproducible noise, no privacy against
         anyone who knows the seed.
@@ -150,6 +155,11 @@ def train(
     check_runners(plan)
     if checkpoint is not None:
         refuse_others(plan, "a checkpoint")
+        if noise_rule is not None:
+            raise SordinoError(
+                "a run with a noise rule cannot go on from a checkpoint: another answer of the rule, with "
+                "the same noise, would reveal a sum; leave the checkpoint out"
+            )
     require_one_row(plan.guarantee.unit, stated=one_row_per_person)
     source = data if identified_by is None else identified_by
     if not isinstance(source, Source):
@@ -163,7 +173,11 @@ def train(
     key = run_key_of(run_key, insecure_seed) if recovery is None else recovery.key
     watched = evaluate is not None or bool(callbacks)
     began = time.perf_counter()
-    start = AdaptiveRun if plan.schedule.kind == AdaptiveBudget.kind else TrainingRun
+    start: Callable[..., AdaptiveRun | TrainingRun] = TrainingRun
+    if plan.schedule.kind == AdaptiveBudget.kind:
+        start = AdaptiveRun
+    if noise_rule is not None:
+        start = partial(FilteredRun, noise_rule=noise_rule)
     run = start(
         plan,
         loss,
@@ -184,7 +198,8 @@ def train(
         recovery is not None or run_key is not None or (account is not None and key.insecure)
     )
     # Who answers other queries is not part of a run's description: such a run is never another one again.
-    if described and not plan.others:
+    # Nor is what a rule does.
+    if described and not plan.others and noise_rule is None:
         identity = describe(run, plan.hash, params, data, key)
     if recovery is not None and identity is not None:
         recovery.check(identity)

@@ -164,14 +164,13 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         """The data of a fit, refused here where it can be refused at all."""
         raise NotImplementedError
 
-    def _plan(self, examples: int, loss: LinearLoss) -> Plan:
-        """The private run, from public quantities only."""
+    def _plan(self, examples: int, loss: LinearLoss, columns: int | None = None) -> Plan:
+        """The private run, from public quantities only; `columns` are those of the prepared rows."""
         asked = self._asked()
         settings = choose_settings(
             loss,
             examples=examples,
             recipe=self._recipe(),
-            adjacency=self.adjacency,
             epochs=self.epochs,
             batch_size=self.batch_size,
             clip=asked.get("clip"),
@@ -185,7 +184,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             return built
         rate = asked.get("learning_rate")
         return built.with_update(
-            learning_rate=choose_learning_rate(built, loss) if rate is None else rate,
+            learning_rate=choose_learning_rate(built, loss, columns) if rate is None else rate,
             # Also where it has no effect: plans keep the hash that they had up to 0.5.
             momentum=settings.momentum,
         )
@@ -196,6 +195,9 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         wanted: Json = {"clip": settings.clip, "momentum": settings.momentum}
         if recipe.resolve(asked)["output"] == "last":
             wanted["average"] = AVERAGE
+        if (self.recipe, self.method) == (AUTO, DEPRECATED):
+            # The data is here and batches never leave the engine, so that they may be secret.
+            wanted["sampling"] = AUTO
         return plan(
             settings.recipe,
             examples=examples,
@@ -254,7 +256,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         if seed is not None and self.run_key is not None:
             raise SordinoError("give random_state or run_key, not both")
         with compilation_cache():
-            built = self._plan(len(y), loss)
+            built = self._plan(len(y), loss, prepare.width(data.X))
         rows = prepare(data.X)
         self._warn(data.undeclared, seeded=seed is not None, stacklevel=4)
         if self.ledger is None:

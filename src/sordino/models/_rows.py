@@ -73,17 +73,19 @@ class RowPreparation:
             square = 1.0 if self.bounds is None else features / 3
         return math.sqrt(square + self.intercept * self.constant**2)
 
+    def width(self, X: Rows) -> int:
+        """The number of prepared columns."""
+        return int(X.shape[1] if self.schema is None else self.schema.width) + self.intercept
+
     def __call__(self, X: Rows) -> NDArray[np.float32]:
         """``(x, c) / max(radius, |(x, c)|)`` with the constant c, float32 (rows, features [+ 1])."""
         check_dense_size(X)
         take = getattr(X, "iloc", X)
-        width = X.shape[1] if self.schema is None else self.schema.width
-        width += self.intercept
-        prepared = np.empty((X.shape[0], width), np.float32)
+        prepared = np.empty((X.shape[0], self.width(X)), np.float32)
         # In blocks: double precision on the way, without a double-precision copy of everything.
         # Silently: a number so large that its scaled value overflows is clipped to its bound.
         with np.errstate(all="ignore"):
-            for block in blocks(X.shape[0], width):
+            for block in blocks(X.shape[0], prepared.shape[1]):
                 prepared[block] = self._prepare(take[block])
         return prepared
 

@@ -48,6 +48,7 @@ from sordino._base.types import Json
 from sordino.engine import LedgerAccount, Source
 from sordino.engine.ledger import Ledger
 from sordino.models._checks import Features, Labels, Rows, discreetly
+from sordino.models._defaults import AUTO
 from sordino.models._linear import (
     DELTA_TIMES_ROWS,
     PrivateLinear,
@@ -72,6 +73,7 @@ from sordino.models._rehearsal import (
     text_of,
     unsaid,
 )
+from sordino.parts.sampling import FIXED
 from sordino.planning import Plan
 from sordino.privacy import (
     LOGARITHMIC,
@@ -485,6 +487,9 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             )
         model = clone(self.estimator).set_params(**params, epsilon=epsilon, delta=delta)
         known = model.get_params()
+        if known.get("recipe") == AUTO:
+            # The price of a search is known for public batches.
+            model.set_params(options={"sampling": FIXED, **(known.get("options") or {})})
         if known.get("examples") is not None:
             model.set_params(examples=rows)
         if seeds is not None and "random_state" in known:

@@ -20,10 +20,14 @@ __all__ = [
     "OPTIONS",
     "QUERIES",
     "RECIPES",
+    "THEOREMS",
+    "ConvergenceBound",
     "Option",
     "Plan",
     "Query",
     "Recipe",
+    "Spectrum",
+    "Theorem",
     "Training",
     "compare",
     "compare_recipes",
@@ -37,8 +41,11 @@ __all__ = [
 if TYPE_CHECKING:
     from sordino.planning import recipes as recipes
     from sordino.planning._accounting import FLOAT32_MARGIN as FLOAT32_MARGIN
+    from sordino.planning._accounting import counting_on_slots as counting_on_slots
     from sordino.planning._accounting import float32_up as float32_up
     from sordino.planning._accounting import run_sensitivity as run_sensitivity
+    from sordino.planning._bounds import ConvergenceBound as ConvergenceBound
+    from sordino.planning._bounds import Theorem as Theorem
     from sordino.planning._comparison import RecipeRanking as RecipeRanking
     from sordino.planning._comparison import arguments_for as arguments_for
     from sordino.planning._comparison import compare_recipes as compare_recipes
@@ -46,13 +53,16 @@ if TYPE_CHECKING:
     from sordino.planning._decide import compare as compare
     from sordino.planning._decide import plan as plan
     from sordino.planning._options import DISCRETE as DISCRETE
+    from sordino.planning._options import FACTS as FACTS
     from sordino.planning._options import GAUSSIAN as GAUSSIAN
     from sordino.planning._options import OPTIONS as OPTIONS
     from sordino.planning._options import Option as Option
     from sordino.planning._plans import Plan as Plan
+    from sordino.planning._prediction import Spectrum as Spectrum
     from sordino.planning._query import QUERIES as QUERIES
     from sordino.planning._query import Query as Query
     from sordino.planning._texts import read_settings as read_settings
+    from sordino.planning._theorems import THEOREMS as THEOREMS
     from sordino.planning._theory import needed_facts as needed_facts
     from sordino.planning._theory import theory_defaults as theory_defaults
     from sordino.planning._training import Training as Training

@@ -1,25 +1,42 @@
-"""From noise to guarantee and back, for one planned run. Pure, float64, rounded against the user."""
+"""From noise to guarantee and back, for one planned run. Pure, float64, rounded against the user.
+
+Reshuffled batches are accounted for the permutations that they really have (`privacy._realised`): the
+order of each epoch is a function of the plan's `order_seed`, so it is public and the same for all data. A
+plan that gains by counting on it carries a digest of its slots; any other is accounted for the worst
+permutations, as are all plans that were stored without one.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sordino._base.errors import SordinoError
+from sordino._base.codec import digest_of
+from sordino._base.errors import PlanMismatchError, SordinoError, require_positive
 from sordino.parts import Population
 from sordino.parts.contributions import Contribution, Gradient, GradientPair
-from sordino.parts.mechanisms import Mechanism
-from sordino.parts.schedules import AdaptiveBudget, NoiseSchedule
+from sordino.parts.mechanisms import Independent, Mechanism
+from sordino.parts.sampling import RESHUFFLED, public_slots, slots_digest
+from sordino.parts.schedules import AdaptiveBudget, FilteredBudget, NoiseSchedule
 from sordino.privacy import (
+    MAX_MU,
     Adjacency,
     Guarantee,
+    NoiseKind,
     SampledRelease,
     Sensitivity,
+    ToeplitzStrategy,
     calibrate_noise,
+    epsilon_from_mu,
+    is_affordable,
     mu_beside,
     mu_from_epsilon_delta,
+    realised_sensitivity,
     sensitivity,
 )
 
@@ -40,8 +57,9 @@ def run_sensitivity(
 
     The noise of a step is in proportion to the bound of its contributions, so the bounds cancel.
     """
-    relative = schedule.relative_noise(population.steps)
-    clips = None if relative is None else 1.0 / np.asarray(relative, np.float64)
+    clips = inverse_noise(schedule, population.steps)
+    if population.slots is not None:
+        return slot_sensitivity(population, mechanism, clips)
     return sensitivity(mechanism.strategy(), population.participation(), clips)
 
 
@@ -99,6 +117,20 @@ def guarantee_of(
         )
     shift = run_sensitivity(population, mechanism, schedule)
     kappa = Adjacency(adjacency).factor
+    if isinstance(schedule, FilteredBudget):
+        if not (population.is_full_batch and isinstance(mechanism, Independent)) or distance:
+            raise SordinoError(
+                "schedule 'filter' pays step by step for Gaussian noise on all examples; use recipe "
+                "'dp-gd', or another schedule"
+            )
+        return Guarantee.gaussian(
+            # The filter's, and that of a run without a rule: equal in plans that nobody changed.
+            max(schedule.mu, kappa * shift.value / effective),
+            participation=f"in every one of up to {population.steps:,} steps (full batch)",
+            exact=False,
+            delta_hint=delta_hint,
+            **stated,
+        )
     return Guarantee.gaussian(
         kappa * shift.value / effective,
         participation=population.kind.uses(population),
@@ -108,10 +140,39 @@ def guarantee_of(
     )
 
 
+def mu_of_budget(
+    mu: float | None, rho: float | None, epsilon: float | None, noise_multiplier: float | None
+) -> float | None:
+    """The budget as mu, if it was given so: ``mu = sqrt(2 rho)``, rounded down."""
+    if mu is None and rho is None:
+        return None
+    if sum(given is not None for given in (mu, rho, epsilon, noise_multiplier)) > 1:
+        raise SordinoError("give one budget: epsilon (and delta), mu, rho or noise_multiplier")
+    if rho is not None:
+        mu = math.sqrt(2 * require_positive("rho", rho, maximum=MAX_MU**2 / 2)) * (1 - 1e-15)
+    return require_positive("mu", mu or 0.0, maximum=MAX_MU)
+
+
+def check_mu(population: Population, kind: str, mu: float, delta: float | None) -> None:
+    """Refuse a budget of mu where the guarantee would be none."""
+    about = "" if delta is None else f", here {epsilon_from_mu(mu, delta):.4g} and {delta:g}"
+    if population.is_secret:
+        raise SordinoError(
+            f"secret batches have a guarantee of their own shape, which no mu or rho describes; give "
+            f"epsilon and delta{about}"
+        )
+    if kind != NoiseKind.GAUSSIAN.value:
+        raise SordinoError(
+            f"discrete noise is Gaussian up to a small distance, so it has no exact mu; give epsilon "
+            f"and delta{about}"
+        )
+
+
 def calibrated_noise(
     *,
-    epsilon: float,
-    delta: float,
+    epsilon: float | None,
+    delta: float | None,
+    mu: float | None = None,
     population: Population,
     mechanism: Mechanism,
     schedule: NoiseSchedule,
@@ -119,14 +180,29 @@ def calibrated_noise(
     distance: float = 0.0,
     beside: Guarantee | None = None,
 ) -> float:
-    """The least `noise` whose guarantee is (epsilon, delta), `distance` included.
+    """The least `noise` whose guarantee is (epsilon, delta), or mu, `distance` included.
 
     `beside` is what other queries on the same data cost; all together keep the budget.
     """
     check_adjacency(population, adjacency)
     spent, others = (0.0, ()) if beside is None else (beside.gaussian_mu, beside.sampled)
+    if isinstance(schedule, FilteredBudget):
+        allowed = mu or mu_from_epsilon_delta(epsilon or 0.0, delta or 0.0)
+        if others or distance or math.hypot(schedule.mu, spent) > allowed:
+            raise SordinoError(
+                "the budget of this schedule 'filter' is more than the plan's allows; name the schedule, "
+                "without queries beside the run, and it gets all of the plan's"
+            )
+        least = schedule.uniform_noise(Adjacency(adjacency).factor, population.steps)
+        return float32_up(least * FLOAT32_MARGIN)
     if beside is not None:
         distance += beside.distance
+    if mu is not None:
+        return _noise_for_mu(
+            mu, spent, others or distance, population, mechanism, schedule, adjacency
+        )
+    assert epsilon is not None
+    assert delta is not None
     if distance:
         # A little more than (1 + e^epsilon) tv, so that what is stated is not above the budget.
         delta -= (1 + math.exp(epsilon)) * distance * (1 + 1e-6)
@@ -159,6 +235,32 @@ def calibrated_noise(
     return float32_up(least * FLOAT32_MARGIN)
 
 
+def _noise_for_mu(
+    mu: float,
+    spent: float,
+    inexact: object,
+    population: Population,
+    mechanism: Mechanism,
+    schedule: NoiseSchedule,
+    adjacency: str,
+) -> float:
+    """The least noise with which the run and what is `spent` beside it are mu-GDP."""
+    if inexact:
+        raise SordinoError(
+            "the other queries of this plan have no exact mu; give epsilon and delta instead"
+        )
+    kappa = Adjacency(adjacency).factor
+    if isinstance(schedule, AdaptiveBudget):
+        if math.hypot(schedule.mu, spent) > mu:
+            raise SordinoError("this adaptive budget is more than mu allows beside other queries")
+        return float32_up(schedule.first_noise(kappa) * FLOAT32_MARGIN)
+    if spent >= mu:
+        raise SordinoError(f"the other queries cost mu {spent:.6g} alone, of {mu:.6g} in all")
+    left = math.sqrt((mu - spent) * (mu + spent)) * (1 - 1e-12)
+    shift = run_sensitivity(population, mechanism, schedule)
+    return float32_up(kappa * shift.value / left * FLOAT32_MARGIN)
+
+
 def float32_up(value: float) -> float:
     """The least float32 not below `value`, as a float."""
     rounded = np.float32(value)
@@ -177,3 +279,79 @@ def _amplified(
     """The run as releases whose secret batches are credited; None where batches are public."""
     relative = schedule.relative_noise(population.steps)
     return population.kind.amplified(population, mechanism, noise, relative, adjacency)
+
+
+Array = NDArray[np.float64]
+# What was computed in this process, by slots, mechanism and schedule: a plan that is read again is cheap.
+_KNOWN: dict[tuple[Population, str, str], Sensitivity] = {}
+_MOST_KNOWN = 256
+# What the order must save at least to be counted on, relative to the worst case.
+_LEAST_GAIN = 1e-6
+
+
+def inverse_noise(schedule: NoiseSchedule, steps: int) -> Array | None:
+    """What the schedule makes of a contribution of each step (steps,); None where all are alike."""
+    relative = schedule.relative_noise(steps)
+    return None if relative is None else 1.0 / np.asarray(relative, np.float64)
+
+
+def counting_on_slots(
+    population: Population, mechanism: Mechanism, schedule: NoiseSchedule
+) -> Population:
+    """`population` with the digest of its slots, where its noise can be less by counting on them."""
+    rule = population.participation()
+    if (
+        population.sampling != RESHUFFLED
+        or population.order_seed is None
+        or population.is_full_batch
+        or rule.max_participations == 1
+    ):
+        return population
+    strategy, clips = mechanism.strategy(), inverse_noise(schedule, population.steps)
+    if clips is None and isinstance(strategy, ToeplitzStrategy) and strategy.bands() == 1:
+        return population  # steps do not interact: every order costs the same
+    if not is_affordable(strategy, population.examples, rule.max_participations):
+        return population
+    try:
+        worst = sensitivity(strategy, rule, clips).value
+    except SordinoError:  # a matrix too large for the worst case
+        worst = math.inf
+    with_slots, shift = _computed(population, mechanism, clips)
+    return with_slots if shift.value < worst * (1 - _LEAST_GAIN) else population
+
+
+def slot_sensitivity(
+    population: Population, mechanism: Mechanism, clips: Array | None
+) -> Sensitivity:
+    """Sensitivity of a run whose population carries the digest of its slots, which is checked."""
+    found = _KNOWN.get(_key(population, mechanism, clips))
+    if found is not None:
+        return found
+    with_slots, found = _computed(population, mechanism, clips)
+    if with_slots != population:
+        raise PlanMismatchError(
+            "this plan counts on another public order of the batches than its order_seed gives here; "
+            "make the plan again"
+        )
+    return found
+
+
+def _computed(
+    population: Population, mechanism: Mechanism, clips: Array | None
+) -> tuple[Population, Sensitivity]:
+    slots = public_slots(population)
+    with_slots = replace(population, slots=slots_digest(population, slots))
+    key = _key(with_slots, mechanism, clips)
+    if key not in _KNOWN:
+        shift = realised_sensitivity(mechanism.strategy(), slots, population.steps_per_epoch, clips)
+        while len(_KNOWN) >= _MOST_KNOWN:
+            del _KNOWN[next(iter(_KNOWN))]
+        _KNOWN[key] = shift
+    return with_slots, _KNOWN[key]
+
+
+def _key(
+    population: Population, mechanism: Mechanism, clips: Array | None
+) -> tuple[Population, str, str]:
+    schedule = "" if clips is None else hashlib.sha256(clips.tobytes()).hexdigest()
+    return population, digest_of(mechanism.to_json()), schedule

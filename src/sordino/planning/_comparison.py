@@ -1,17 +1,18 @@
-"""Which recipe adds the least noise? Any set of them at one guarantee and one number of gradients.
+"""Which recipe leaves the least loss? Any set of them at one guarantee and one number of gradients.
 
-What is ranked is the predicted noise in the iterates, relative to the way that a constant gradient of
-norm `clip` would take them in the same run. That counts what the optimizer sees: noise that later
-noise cancels, noise that a recursion carries along (its gain at low frequencies), amplification,
-and that a recipe with two gradients per example has half the steps. Nothing about data enters, so a
-comparison costs no privacy; it knows nothing of bias either: what a clip cuts off, and how far a
-gradient moves between two steps, only training shows.
+Rows are ranked by their predicted excess loss (`Plan.predicted_loss`), each at its own best learning
+rate, recipes on all examples also at their best number of steps. That counts what the optimizer sees of
+the noise, amplification, how far the steps get, and that a recipe with two gradients per example has
+half of them. What cannot be predicted comes last. Nothing about data enters, so a comparison costs no
+privacy; it knows nothing of bias either: what a clip cuts off, and how far a gradient moves between two
+steps, only training shows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,9 +23,10 @@ from sordino._base.files import cache_folder, write_atomically
 from sordino._base.types import Json
 from sordino._version import code_digest
 from sordino.parts import Population
-from sordino.parts.sampling import FIXED, checked_budget, warn_of_weak_budget
+from sordino.parts.sampling import CYCLIC, FIXED, checked_budget, warn_of_weak_budget
 from sordino.planning import recipes
 from sordino.planning._options import Options
+from sordino.planning._prediction import Spectrum, best_rate, spectrum_of
 from sordino.planning.recipes import recipe_named
 from sordino.privacy import POISSON, WITHOUT_REPLACEMENT, plural
 
@@ -32,7 +34,8 @@ from sordino.privacy import POISSON, WITHOUT_REPLACEMENT, plural
 DEFAULT_ADJACENCY = "zero-out"
 # The dense optimum takes seconds here and minutes at a few thousand steps.
 MOST_DENSE_STEPS = 512
-_FEW_STEPS = 30
+# Shares of the gradient budget that recipes on all examples may use: fewer steps are less noisy.
+_SHARES = (1.0, 0.5, 0.25)
 # What is remembered between processes is about the library's own recipes: others may change.
 _OURS = frozenset(recipe.name for recipe in recipes.OURS)
 
@@ -47,22 +50,35 @@ _VARIANTS: Mapping[str, tuple[tuple[str, Mapping[str, str]], ...]] = {
         ("Poisson batches", {"sampling": POISSON}),
         ("batches without replacement", {"sampling": WITHOUT_REPLACEMENT}),
         ("fixed batches", {"sampling": FIXED}),
+        ("cyclic Poisson batches", {"sampling": CYCLIC}),
     ),
     "dp-memf": (
+        ("cyclic Poisson batches", {"sampling": CYCLIC}),
         ("BLT", {"mechanism": "blt"}),
+        ("scaled BLT", {"mechanism": "scaled-blt"}),
         ("dense", {"mechanism": "dense"}),
         ("Toeplitz", {"mechanism": "toeplitz"}),
         ("banded", {"mechanism": "banded"}),
         ("tree", {"mechanism": "tree"}),
     ),
-    "dp-srg-memf": (("BLT", {"mechanism": "blt"}), ("dense", {"mechanism": "dense"})),
-    "dp-nsgd": (("BLT", {"mechanism": "blt"}), ("tree", {"mechanism": "tree"})),
+    "dp-srg-memf": (
+        ("cyclic Poisson batches", {"sampling": CYCLIC}),
+        ("BLT", {"mechanism": "blt"}),
+        ("dense", {"mechanism": "dense"}),
+    ),
+    "dp-nsgd": (
+        ("cyclic Poisson batches", {"sampling": CYCLIC}),
+        ("BLT", {"mechanism": "blt"}),
+        ("tree", {"mechanism": "tree"}),
+    ),
     "dp-nsgd-sr": (
+        ("cyclic Poisson batches", {"sampling": CYCLIC}),
         ("BLT", {"mechanism": "blt"}),
         ("tree", {"mechanism": "tree"}),
         ("anchored, BLT", {"mechanism": "blt", "form": "anchored"}),
     ),
     "dp-mu2": (
+        ("scaled BLT", {"mechanism": "scaled-blt"}),
         ("leaky cancellation", {"mechanism": "leaky"}),
         ("cancelling", {"mechanism": "cancelling"}),
     ),
@@ -75,7 +91,7 @@ class PlanCandidate:
 
     recipe: str
     label: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str | int] = field(default_factory=dict)
 
 
 def candidates(names: Iterable[str] | None = None) -> list[PlanCandidate]:
@@ -96,11 +112,19 @@ def candidates(names: Iterable[str] | None = None) -> list[PlanCandidate]:
 
 @dataclass(frozen=True)
 class RankedPlan:
-    """One ranked way to run; plain numbers, so that a comparison can be kept on disk."""
+    """One ranked way to run; plain numbers, so that a comparison can be kept on disk.
+
+    Attributes:
+      predicted_loss: at `learning_rate`, the best one unless one was asked for; None if `unpredicted`
+        says why there is none.
+    """
 
     label: str
     recipe: str
-    options: Mapping[str, str]
+    options: Mapping[str, str | int]
+    predicted_loss: float | None
+    learning_rate: float | None
+    unpredicted: str
     relative_error: float
     gain: float
     steps: int
@@ -112,7 +136,7 @@ class RankedPlan:
 
 @dataclass(frozen=True)
 class RecipeRanking:
-    """Ways to run from the least noise to the most, and what was left out and why."""
+    """Ways to run from the least predicted loss to the most, and what was left out and why."""
 
     epsilon: float
     delta: float
@@ -154,6 +178,7 @@ def compare_recipes(
     delta: float | None = None,
     adjacency: str | None = None,
     unit: str = "example",
+    spectrum: Spectrum | None = None,
     keep: bool = True,
     watch: Callable[[str], None] | None = None,
     **options: Any,
@@ -163,6 +188,7 @@ def compare_recipes(
     Args:
       examples, batch_size, epochs, steps, epsilon, delta, adjacency, unit, options: as in
         `sordino.plan`; an option that a recipe does not have or use is left out for it.
+      spectrum: what losses are predicted for; by default what is usual for tables.
       keep: look the comparison up in the user's cache folder, and store it there.
       watch: called with each label before it is planned.
     """
@@ -190,7 +216,7 @@ def compare_recipes(
         **options,
     }
     tried = candidates(names)
-    stored = _Stored.of(request, tried) if keep else None
+    stored = _Stored.of(request, spectrum, tried) if keep else None
     if stored is not None and (known := stored.read()) is not None:
         return known
     ranked: list[RankedPlan] = []
@@ -199,39 +225,76 @@ def compare_recipes(
         if watch is not None:
             watch(candidate.label)
         try:
-            ranked.append(_row(candidate, request))
+            ranked.append(_row(candidate, request, spectrum))
         except SordinoError as error:
             left_out.append((candidate.label, str(error)))
     if not ranked:
         raise SordinoError(left_out[-1][1])
-    ranked.sort(key=lambda row: row.relative_error)
+    ranked.sort(key=_place)
     result = RecipeRanking(epsilon, delta, adjacency, tuple(ranked), tuple(left_out))
     if stored is not None:
         stored.write(result)
     return result
 
 
-def _row(candidate: PlanCandidate, request: Options) -> RankedPlan:
+def _place(row: RankedPlan) -> tuple[bool, float]:
+    """Where a row stands: what cannot be predicted comes last, by its noise."""
+    if row.predicted_loss is None:
+        return True, row.relative_error
+    return False, row.predicted_loss
+
+
+def _row(candidate: PlanCandidate, request: Options, spectrum: Spectrum | None) -> RankedPlan:
+    """The candidate at its best number of steps, if it is free to choose one."""
+    counts = [0]
+    if recipe_named(candidate.recipe).full_batch and request["epochs"] is not None:
+        counts = sorted({max(1, round(_passes(request) * share)) for share in _SHARES})
+    options = [
+        {**candidate.options, "steps": count} if count else candidate.options for count in counts
+    ]
+    return min(
+        (_planned(candidate, own, request, spectrum) for own in reversed(options)), key=_place
+    )
+
+
+def _planned(
+    candidate: PlanCandidate,
+    options: Mapping[str, str | int],
+    request: Options,
+    spectrum: Spectrum | None,
+) -> RankedPlan:
     from sordino.planning._decide import plan
 
-    arguments = arguments_for(candidate.recipe, candidate.options, request)
-    built = plan(candidate.recipe, **arguments)
+    built = plan(candidate.recipe, **arguments_for(candidate.recipe, options, request))
+    reason, rate, loss = built.why_unpredicted(), built.update.learning_rate, None
+    if not reason and request.get("learning_rate") is None:
+        rate, loss = best_rate(built.training, spectrum_of(built.training, spectrum))
+    elif not reason:
+        loss = built.predicted_loss(spectrum)
+    if loss is not None and not math.isfinite(loss):
+        reason, loss = f"it diverges at learning rate {rate:g}", None
     return RankedPlan(
         label=candidate.label,
         recipe=candidate.recipe,
-        options=dict(candidate.options),
+        options=dict(options),
+        predicted_loss=loss,
+        learning_rate=None if loss is None else rate,
+        unpredicted=reason,
         relative_error=built.relative_error,
         gain=built.contribution.low_frequency_gain(),
         steps=built.population.steps,
         gradients=built.contribution.gradients,
         gradient_evaluations=built.gradient_evaluations,
-        noise_vectors=built.mechanism.state_vectors() + 1,
+        noise_vectors=built.training.noise_vectors,
         secret_batches=built.population.is_secret,
     )
 
 
-def arguments_for(name: str, options: Mapping[str, str], request: Options) -> Options:
-    """The arguments of `sordino.plan` for one candidate, at the request's gradient evaluations."""
+def arguments_for(name: str, options: Mapping[str, str | int], request: Options) -> Options:
+    """The arguments of `sordino.plan` for one candidate, at the request's gradient evaluations.
+
+    `options` of a recipe on all examples may have fewer `steps`.
+    """
     recipe = recipe_named(name)
     wanted = {**request, **options}
     own = recipe.useful({k: v for k, v in wanted.items() if k not in _PLAN_ARGUMENTS}, {})
@@ -242,7 +305,8 @@ def arguments_for(name: str, options: Mapping[str, str], request: Options) -> Op
     if recipe.full_batch:
         if passes < 1:
             raise SordinoError("one full step takes more gradients than the whole run")
-        arguments.update(batch_size=None, epochs=None, steps=max(1, round(passes)))
+        count = options.get("steps", max(1, round(passes)))
+        arguments.update(batch_size=None, epochs=None, steps=count)
         return arguments
     size = arguments["batch_size"] or request["examples"]
     per_epoch = -(-request["examples"] // size)
@@ -281,13 +345,13 @@ def _passes(request: Options) -> float:
 def conclusion(ranking: RecipeRanking) -> str:
     """What the ranking says, in words."""
     best, *others = ranking.ranked
-    words = [f"The least noise: {best.label}."]
-    more = [row for row in others if row.steps > best.steps]
-    if more and best.steps <= min(_FEW_STEPS, more[0].steps // 4):
-        words.append(
-            f"It takes only {plural(best.steps, 'step')}, so it suits models "
-            f"that need no more; next, with {more[0].steps:,}, is {_times(more[0], best)}."
-        )
+    if best.predicted_loss is None:
+        words = [f"No loss can be predicted here; the least noise: {best.label}."]
+    else:
+        words = [
+            f"The least predicted loss: {best.label}, with {plural(best.steps, 'step')} at learning "
+            f"rate {best.learning_rate:.3g}."
+        ]
     if best.secret_batches:
         words.append(
             "It counts on batches that are drawn at random for every step and stay secret."
@@ -320,14 +384,21 @@ def _on_recursion(ranking: RecipeRanking) -> list[str]:
         f"along: slow noise counts {recursive.gain:.3g} times as much as in a plain gradient, and "
         f"{recursive.gradients} gradients per example leave it {recursive.steps:,} steps"
     )
-    if plain and plain[0].relative_error < recursive.relative_error:
-        ratio = recursive.relative_error / plain[0].relative_error
-        return [f"{text}; here {plain[0].label} beats it by {ratio:.2f}."]
+    if plain and _place(plain[0]) < _place(recursive):
+        return [f"{text}; here {plain[0].label} beats it{_by(recursive, plain[0])}."]
     return [f"{text}; here that pays, if gradients change as little as its clip assumes."]
 
 
 def _times(row: RankedPlan, best: RankedPlan) -> str:
-    return f"{row.label} ({row.relative_error / best.relative_error:.2f} times the noise)"
+    if row.predicted_loss is None or best.predicted_loss is None:
+        return f"{row.label} ({row.relative_error / best.relative_error:.2f} times the noise)"
+    return f"{row.label} ({row.predicted_loss / best.predicted_loss:.2f} times the predicted loss)"
+
+
+def _by(row: RankedPlan, best: RankedPlan) -> str:
+    if row.predicted_loss is None or best.predicted_loss is None:
+        return ""
+    return f" by {row.predicted_loss / best.predicted_loss:.2f}"
 
 
 @dataclass(frozen=True)
@@ -337,12 +408,14 @@ class _Stored:
     path: Path
 
     @classmethod
-    def of(cls, request: Options, tried: list[PlanCandidate]) -> _Stored | None:
+    def of(
+        cls, request: Options, spectrum: Spectrum | None, tried: list[PlanCandidate]
+    ) -> _Stored | None:
         folder = cache_folder("comparisons")
         # The code of somebody's own recipe is not in the digest below.
         if folder is None or any(candidate.recipe not in _OURS for candidate in tried):
             return None
-        asked = [request, [asdict(candidate) for candidate in tried], code_digest()]
+        asked = [request, repr(spectrum), [asdict(candidate) for candidate in tried], code_digest()]
         text = json.dumps(asked, sort_keys=True, default=repr)
         return cls(folder / f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.json")
 

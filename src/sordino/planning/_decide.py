@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -32,26 +32,38 @@ from sordino.parts.mechanisms import (
     is_on_lattice,
     lagged_mechanism,
 )
-from sordino.parts.sampling import LARGEST_EPSILON, warn_of_weak_budget
+from sordino.parts.sampling import CYCLIC, FIXED, LARGEST_EPSILON, warn_of_weak_budget
 from sordino.parts.schedules import (
-    SAFE_RATIO,
     AdaptiveBudget,
     ByParticipation,
+    FilteredBudget,
     FixedSchedule,
     FromInfluence,
     NoiseSchedule,
     Uniform,
+    budget_mu,
     schedule_named,
     subsampled_schedule,
 )
 from sordino.parts.updates import UpdateSettings
-from sordino.planning._accounting import calibrated_noise, run_sensitivity
-from sordino.planning._options import DISCRETE, GAUSSIAN, Options, checked_kind
+from sordino.planning._accounting import (
+    calibrated_noise,
+    check_adjacency,
+    check_mu,
+    counting_on_slots,
+    mu_of_budget,
+    run_sensitivity,
+)
+from sordino.planning._bounds import Facts
+from sordino.planning._cyclic import best_cycle, cyclic_mechanism
+from sordino.planning._options import DISCRETE, GAUSSIAN, Options, checked_kind, listed
 from sordino.planning._plans import Plan
+from sordino.planning._prediction import best_rate, spectrum_of
 from sordino.planning._query import Query, guarantee_of_all
+from sordino.planning._theorems import with_theory
 from sordino.planning._training import Training, without_lattice
-from sordino.planning.recipes import Recipe, recipe_named
-from sordino.privacy import ADJACENCIES, POISSON, UNITS
+from sordino.planning.recipes import AUTO, COMMON_OPTIONS, Recipe, recipe_named
+from sordino.privacy import ADJACENCIES, POISSON, UNITS, WITHOUT_REPLACEMENT, Adjacency
 
 _UPDATE_OPTIONS = (
     "optimizer",
@@ -63,6 +75,8 @@ _UPDATE_OPTIONS = (
     "step_length",
     "kappa",
 )
+# Of a request, what is no option.
+_BUDGET = ("examples", "epsilon", "delta", "adjacency")
 # Mechanisms by name that can be on a lattice; the tree where sums do not decay.
 _LATTICE_NAMES = ("cancelling", "tree", "independent")
 
@@ -73,15 +87,18 @@ def plan(
     examples: int,
     batch_size: int | None = None,
     epochs: float | None = None,
-    steps: int | None = None,
+    steps: int | str | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
+    mu: float | None = None,
+    rho: float | None = None,
     noise_multiplier: float | None = None,
     noise: str = GAUSSIAN,
     lattice_steps: int | None = None,
     adjacency: str | None = None,
     unit: str = "example",
     beside: Sequence[Query] = (),
+    settings: str | None = None,
     **options: Any,
 ) -> Plan:
     """Decide a private run.
@@ -90,8 +107,11 @@ def plan(
       recipe: a name from `sordino.planning.recipes.RECIPES`.
       examples: the number of units (examples, users or clients); public.
       batch_size: units per step; recipes on all examples need none.
-      epochs, steps: how long; exactly one of them.
+      epochs, steps: how long; exactly one of them. With settings="theory" neither is needed, and
+        steps="auto" is the number with the least bound.
       epsilon, delta: the budget.
+      mu, rho: instead of epsilon, the budget as Gaussian DP or as zCDP of Gaussian noise, where ``rho =
+        mu^2 / 2``. Not for secret batches: their guarantee is no mu.
       noise_multiplier: instead of a budget, the noise in units of the clip: the plan says what it
         guarantees.
       noise: "gaussian" (float32, fast) or "discrete" (whole multiples of a lattice step, from a
@@ -103,18 +123,43 @@ def plan(
         all of one user's or client's data).
       beside: other charged questions of the same data; the noise is such that all together keep the
         budget.
+      settings: "theory" for the settings of the theorem about the recipe, where options do not say
+        otherwise, and its bound on the page. It needs facts about the loss beside the options:
+        lipschitz, smoothness, curvature, gap, diameter, dimension (docs/theory.md).
       options: the recipe's options, see `sordino recipes NAME`; as ``**{"schedule.ratio": 1.8}`` also
         fields of the chosen schedule or mechanism.
     """
     spec = recipe_named(recipe)
+    facts: Facts | None = None
+    if settings is not None or steps == AUTO:
+        request: Options = {"examples": examples, "batch_size": batch_size, "epochs": epochs}
+        request |= {"steps": steps, "epsilon": epsilon, "delta": delta, "adjacency": adjacency}
+        facts, request = with_theory(spec.name, settings, request | options)
+        batch_size, epochs, steps = (
+            request.pop(name, None) for name in ("batch_size", "epochs", "steps")
+        )
+        options = {name: v for name, v in request.items() if name not in _BUDGET}
     chosen = spec.resolve(options)
     kind = checked_kind(noise)
+    if chosen["sampling"] == AUTO:
+        if facts is not None:
+            raise SordinoError("a theorem says how batches are chosen; leave sampling='auto' out")
+        given = {**options, "noise": noise, "lattice_steps": lattice_steps, "unit": unit}
+        given |= {"batch_size": batch_size, "epochs": epochs, "steps": steps, "beside": beside}
+        given |= {"epsilon": epsilon, "delta": delta, "noise_multiplier": noise_multiplier}
+        given |= {"mu": mu, "rho": rho}
+        return _best_of_samplings(partial(plan, recipe, examples=examples), given, adjacency)
     amount = None
     if spec.private:
-        epsilon, delta, amount = _checked_budget(epsilon, delta, noise_multiplier)
-    elif (epsilon, delta, noise_multiplier) != (None, None, None):
+        mu = mu_of_budget(mu, rho, epsilon, noise_multiplier)
+        epsilon, delta, amount = _checked_budget(epsilon, delta, noise_multiplier, mu)
+    elif (epsilon, delta, mu, rho, noise_multiplier) != (None,) * 5:
         raise SordinoError(f"{spec.name} is not private: it takes no epsilon, delta or noise")
     unit = str(require_choice("unit", unit, UNITS))
+    if chosen["sampling"] == CYCLIC and "order_seed" not in options:
+        # Groups by position hold for neighbours with as many rows; else they are drawn secretly.
+        by_position = adjacency not in (None, Adjacency.ADD_REMOVE)
+        chosen["order_seed"] = COMMON_OPTIONS["order_seed"] if by_position else None
     population = _population(spec, chosen, examples, batch_size, epochs, steps)
     adjacency = adjacency or population.kind.adjacencies(population)[0]
     adjacency = str(require_choice("adjacency", adjacency, ADJACENCIES))
@@ -125,29 +170,52 @@ def plan(
         **{name: chosen[name] for name in _UPDATE_OPTIONS if name in chosen},
     )
     warn_of_weak_budget(epsilon, delta, population.examples)
+    if mu is not None:
+        check_mu(population, kind, mu, delta)
     workload = update.workload(contribution, chosen["workload"])
     if kind == DISCRETE:
         chosen["mechanism"] = lattice_mechanism(
             spec, chosen, options, contribution, workload, population
         )
-    mechanism = _mechanism(chosen, contribution, update, workload, population)
-    if spec.adaptive:
-        schedule: NoiseSchedule = AdaptiveBudget.planned(chosen, population.steps, epsilon, delta)
-    else:
-        schedule = _schedule(chosen, population, epsilon, delta, adjacency)
-    mechanism, schedule = _joined(mechanism, schedule, chosen, workload, population)
     others = tuple(beside)
     costs = None
     if others:
         costs = guarantee_of_all(others, adjacency=adjacency, unit=unit, delta_hint=delta)
+    fitted = partial(_mechanism, chosen, contribution, update, workload)
+    if population.sampling == CYCLIC:
+        check_adjacency(population, adjacency)
+        chosen["mechanism"] = cyclic_mechanism(chosen["mechanism"], "mechanism" in options, kind)
+        if chosen["bands"] is None and chosen["mechanism"] != "independent":
+            if epsilon is None or delta is None:
+                raise SordinoError(
+                    "the best number of bands depends on the budget; give epsilon and delta, or bands"
+                )
+            iterate_map = update.iterate_map(contribution)
+            budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
+            population = best_cycle(
+                population, contribution, fitted, iterate_map, beside=costs, **budget
+            )
+    mechanism = fitted(population)
+    if spec.adaptive:
+        schedule: NoiseSchedule = AdaptiveBudget.planned(
+            chosen, population.steps, epsilon, delta, mu
+        )
+    else:
+        schedule = _schedule(chosen, population, epsilon, delta, mu, adjacency)
+    if kind == DISCRETE and isinstance(schedule, FilteredBudget):
+        raise SordinoError(
+            "schedule 'filter' is for noise='gaussian': discrete noise is drawn ahead"
+        )
+    mechanism, schedule = _joined(mechanism, schedule, chosen, workload, population)
+    if spec.private:
+        population = counting_on_slots(population, mechanism, schedule)
     run = Training(population, contribution, amount or 0.0, mechanism, schedule, update, workload)
     if spec.private and amount is None:
-        assert epsilon is not None
-        assert delta is not None
         calibrated = partial(
             calibrated_noise,
             epsilon=epsilon,
             delta=delta,
+            mu=mu,
             population=population,
             mechanism=mechanism,
             schedule=schedule,
@@ -168,9 +236,11 @@ def plan(
         guarantee=guarantee_of_all(queries, adjacency=adjacency, unit=unit, delta_hint=delta),
         epsilon=epsilon,
         delta=delta,
+        facts=facts,
     )
     run.check(spec)
     built._remember()
+    built.bound()  # a plan outside its theorem's conditions is refused
     return built
 
 
@@ -192,12 +262,14 @@ def _mechanism(
     workload: LinearMap,
     population: Population,
 ) -> Mechanism:
-    name, rule = chosen["mechanism"], population.participation()
-    if population.is_secret and name == "auto":
+    name, rule, bands = chosen["mechanism"], population.participation(), chosen["bands"]
+    if population.cycle is not None:
+        name, bands = (name, population.cycle) if population.cycle > 1 else ("independent", None)
+    elif population.is_secret and name == "auto":
         name = "independent"
     own = _fields_of("mechanism", chosen)
     if not isinstance(contribution, Lagged):
-        return fit_mechanism(name, workload, rule, chosen["bands"], **own)
+        return fit_mechanism(name, workload, rule, bands, **own)
     bounds = contribution.bounds(max(population.steps, contribution.lag + 1))
     return lagged_mechanism(
         steps=population.steps,
@@ -205,8 +277,11 @@ def _mechanism(
         beta=update.momentum,
         clips=(bounds[0, 0], *bounds[:, -1]),
         participation=rule,
-        fit=partial(fit_mechanism, name, **own),
+        fit=lambda part, own_rule: fit_mechanism(
+            name, part, own_rule, None if bands is None else min(bands, own_rule.steps), **own
+        ),
         iterate_map=workload,
+        own_maps=name == "auto",
     )
 
 
@@ -249,35 +324,36 @@ def _schedule(
     population: Population,
     epsilon: float | None,
     delta: float | None,
+    mu: float | None,
     adjacency: str,
 ) -> NoiseSchedule:
-    """The schedule, fitted to the amplified cost of a step where batches are secret."""
+    """The schedule as asked for; an influence is fitted to what a step on secret batches costs."""
     given: str | NoiseSchedule = chosen["schedule"]
+    if given == FilteredBudget.kind and not _fields_of("schedule", chosen):
+        return FilteredBudget(budget_mu(epsilon, delta, mu))
     # All the data is one participant, present in every step.
     own = {"steps_per_epoch": 1} if given == ByParticipation.kind else {}
     schedule = schedule_named(given, population.steps, **own | _fields_of("schedule", chosen))
     relative = schedule.relative_noise(population.steps)
     if relative is None or not population.is_secret or isinstance(schedule, FixedSchedule):
         return schedule
-    if population.sampling != POISSON:
+    if population.sampling not in (POISSON, WITHOUT_REPLACEMENT):
         raise SordinoError(
-            f"a noise schedule is accounted for poisson or public batches, not {population.sampling}"
+            f"a noise schedule is accounted for {POISSON}, {WITHOUT_REPLACEMENT} or public batches, "
+            f"not {population.sampling}"
         )
-    if epsilon is None or delta is None:
+    if not isinstance(schedule, FromInfluence) or epsilon is None or delta is None:
+        # Number by number, so that accounting reads the very same levels back.
         return FixedSchedule(tuple(relative.tolist()), schedule.describe())
-    # sigma ~ q^(-1/4) where steps cost 1/sigma^2; amplified steps cost otherwise.
-    log_q = -4 * np.log(relative)
-    ratio_cap: float | None = SAFE_RATIO
-    if isinstance(schedule, FromInfluence):
-        log_q, ratio_cap = schedule.log_influence(population.steps), schedule.ratio_cap
     return subsampled_schedule(
-        log_q,
-        ratio_cap=ratio_cap,
+        schedule.log_influence(population.steps),
+        ratio_cap=schedule.ratio_cap,
         rate=population.rate,
         steps=population.steps,
         epsilon=epsilon,
         delta=delta,
         adjacency=adjacency,
+        sampling=population.sampling,
     )
 
 
@@ -344,17 +420,23 @@ def fitted_lattice(run: Training, most_steps: int | None = None) -> Lattice:
 
 
 def _checked_budget(
-    epsilon: float | None, delta: float | None, noise_multiplier: float | None
+    epsilon: float | None,
+    delta: float | None,
+    noise_multiplier: float | None,
+    mu: float | None = None,
 ) -> tuple[float | None, float | None, float | None]:
     if delta is not None:
         delta = require_fraction("delta", delta)
+    if mu is not None:
+        return None, delta, None
     if noise_multiplier is not None:
         if epsilon is not None:
             raise SordinoError("give either epsilon (and delta) or noise_multiplier, not both")
         return None, delta, require_positive("noise_multiplier", noise_multiplier)
     if epsilon is None:
         raise SordinoError(
-            "give a budget: epsilon and delta, or noise_multiplier to see what it guarantees"
+            "give a budget: epsilon and delta, or mu or rho, or noise_multiplier to see what it "
+            "guarantees"
         )
     epsilon = require_positive("epsilon", epsilon, maximum=LARGEST_EPSILON)
     if delta is None:
@@ -368,7 +450,7 @@ def _population(
     examples: int,
     batch_size: int | None,
     epochs: float | None,
-    steps: int | None,
+    steps: Any,
 ) -> Population:
     examples = require_count("examples", examples)
     if spec.full_batch:
@@ -391,7 +473,7 @@ def _population(
     sampling = chosen["sampling"]
     if sampling not in spec.samplings:
         raise SordinoError(
-            f"{spec.name} works with {' or '.join(spec.samplings)} batches, not {sampling!r}"
+            f"{spec.name} works with {listed(spec.samplings)} batches, not {sampling!r}"
         )
     return Population(
         examples=examples,
@@ -400,7 +482,33 @@ def _population(
         sampling=sampling,
         order_seed=chosen["order_seed"],
         first_batch=chosen.get("first_batch"),
+        cycle=(chosen["bands"] or 1) if sampling == CYCLIC else None,
     )
+
+
+def _best_of_samplings(planned: Callable[..., Plan], given: Options, adjacency: str | None) -> Plan:
+    """The plan with the least predicted loss among fixed and cyclic batches, under one adjacency.
+
+    Each at its best learning rate. Where no loss can be predicted, the one with the least noise.
+    """
+    if given["epsilon"] is None:
+        raise SordinoError("sampling='auto' compares plans of one budget; give epsilon and delta")
+    adjacency = adjacency or Adjacency.ZERO_OUT
+    plans, refusals = [], []
+    for sampling in (FIXED, CYCLIC):
+        try:
+            plans.append(planned(**{**given, "sampling": sampling}, adjacency=adjacency))
+        except SordinoError as error:
+            refusals.append(error)
+    if not plans:
+        raise refusals[0]
+
+    def cost(one: Plan) -> float:
+        if one.training.why_unpredicted():
+            return one.predicted_error
+        return best_rate(one.training, spectrum_of(one.training, None))[1]
+
+    return min(plans, key=cost)
 
 
 def compare(plans: list[Plan]) -> list[Plan]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from sordino._base.errors import SordinoError, require_choice
@@ -23,6 +24,18 @@ CLIPPING, BATCHES, NOISE, UPDATE, SEARCH = (
     "Noise",
     "Update",
     "Adaptive budget",
+)
+
+# What a theorem may have to know of a loss.
+FACTS: Mapping[str, str] = MappingProxyType(
+    {
+        "lipschitz": "largest norm of an example's gradient",
+        "smoothness": "largest curvature of an example's loss",
+        "curvature": "least curvature of the loss, or its PL constant",
+        "gap": "first loss less the least one",
+        "diameter": "of the ball that the iterates stay in",
+        "dimension": "number of parameters",
+    }
 )
 
 
@@ -59,7 +72,7 @@ class Option:
 
     def described(self) -> str:
         """What it means, and the values it may have."""
-        return self.help + (f": {_listed(self.choices)}" if self.choices else "")
+        return self.help + (f": {listed(self.choices)}" if self.choices else "")
 
     def is_used(self, chosen: Mapping[str, object]) -> bool:
         """Whether it has an effect beside the other chosen options."""
@@ -72,7 +85,7 @@ class Option:
         if self.is_used(chosen):
             return
         other = self.needs[0][0] if self.needs else self.idle_with[0] if self.idle_with else ""
-        goes = f": it goes with {_listed(map(repr, self.needs[0][1]))}" if self.needs else ""
+        goes = f": it goes with {listed(map(repr, self.needs[0][1]))}" if self.needs else ""
         raise SordinoError(f"{self.name} has no effect with {other} {chosen[other]!r}{goes}")
 
     def parse(self, text: str) -> OptionValue:
@@ -111,7 +124,8 @@ def parse_as(name: str, kind: object, text: str, *, optional: bool = False) -> O
     return text
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """Names as in a sentence: "a, b or c"."""
     *first, last = names
     return f"{', '.join(first)} or {last}" if first else str(last)
 
@@ -157,6 +171,14 @@ for _option in (
         panel=CLIPPING,
     ),
     Option(
+        "power",
+        float,
+        "k of the weights t^k that gradients have (1 is proved)",
+        low=0,
+        high=4,
+        panel=CLIPPING,
+    ),
+    Option(
         "form",
         str,
         "two gradients and a ring of iterates, or three gradients and two anchors",
@@ -167,16 +189,23 @@ for _option in (
         "sampling",
         str,
         "how batches are chosen",
-        choices=("fixed", "reshuffled", "poisson", "without-replacement"),
+        choices=(
+            "fixed",
+            "reshuffled",
+            "poisson",
+            "cyclic-poisson",
+            "without-replacement",
+            "auto",
+        ),
         panel=BATCHES,
     ),
     Option(
         "order_seed",
         int,
-        "which public order fixed or reshuffled batches have",
+        "public order of fixed or reshuffled batches, or of cyclic groups; none for an order of your own",
         low=0,
         panel=BATCHES,
-        needs=(("sampling", ("fixed", "reshuffled")),),
+        needs=(("sampling", ("fixed", "reshuffled", "cyclic-poisson", "auto")),),
     ),
     Option("first_batch", int, "size of the first batch, where it differs", low=1, panel=BATCHES),
     Option(
@@ -187,6 +216,7 @@ for _option in (
             "auto",
             "independent",
             "blt",
+            "scaled-blt",
             "banded",
             "toeplitz",
             "dense",
@@ -200,16 +230,16 @@ for _option in (
     Option(
         "bands",
         int,
-        "bands of a banded mechanism, by default the best number",
+        "bands of a banded mechanism, and groups of cyclic batches; by default the best number",
         low=1,
         panel=NOISE,
-        needs=(("mechanism", ("banded",)),),
+        needs=(("mechanism", ("banded",)), ("sampling", ("cyclic-poisson", "auto"))),
     ),
     Option(
         "workload",
         str,
         "what correlated noise is shaped for",
-        choices=("auto", "prefix", "momentum"),
+        choices=("auto", "prefix", "momentum", "ones"),
         panel=NOISE,
         idle_with=("mechanism", ("independent",)),
         decided_by_run=True,
@@ -221,6 +251,7 @@ for _option in (
         choices=(
             "uniform",
             "exponential",
+            "optimal",
             "influence",
             "gd-pl",
             "quadratic",
@@ -240,7 +271,7 @@ for _option in (
         "how the model moves along the estimate",
         choices=(
             *("sgd", "adam", "normalized", "bias-corrected", "adaptive"),
-            *("nesterov", "anytime", "storm"),
+            *("nesterov", "srg", "anytime", "storm"),
         ),
         decided_by_run=True,
     ),

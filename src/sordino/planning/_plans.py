@@ -28,10 +28,13 @@ from sordino._base.files import write_atomically
 from sordino._base.types import Json
 from sordino.parts import Population
 from sordino.parts.contributions import Contribution
-from sordino.parts.mechanisms import Lattice, LinearMap, Mechanism, Variances
+from sordino.parts.mechanisms import Lattice, LinearMap, Mechanism, Variances, check_noise_stays
 from sordino.parts.schedules import AdaptiveBudget, NoiseSchedule
 from sordino.parts.updates import UpdateSettings
+from sordino.planning._bounds import ConvergenceBound, Facts
+from sordino.planning._prediction import Curvature, described_prediction
 from sordino.planning._query import Query, guarantee_of_all, query_from_json
+from sordino.planning._theorems import checked_facts, theorem_for
 from sordino.planning._training import Training, plan_field
 from sordino.planning.recipes import recipe_named
 from sordino.privacy import Guarantee
@@ -58,6 +61,8 @@ class Plan:
       training: the training run.
       guarantee: of all answers together.
       epsilon, delta: the budget that the plan was made for, if it was made for one.
+      facts: public facts about the loss, where the plan has the settings of a theorem: `bound` says
+        what it promises.
     """
 
     recipe: str
@@ -65,6 +70,7 @@ class Plan:
     guarantee: Guarantee
     epsilon: float | None = None
     delta: float | None = None
+    facts: Facts | None = None
     training: Training = field(init=False)
 
     def __post_init__(self) -> None:
@@ -139,6 +145,19 @@ class Plan:
     @property
     def relative_error(self) -> float:
         return self.training.relative_error
+
+    def predicted_loss(
+        self, spectrum: Curvature = None, radius2: float | None = None
+    ) -> float | None:
+        return self.training.predicted_loss(spectrum, radius2)
+
+    def best_learning_rate(
+        self, spectrum: Curvature = None, radius2: float | None = None
+    ) -> float | None:
+        return self.training.best_learning_rate(spectrum, radius2)
+
+    def why_unpredicted(self) -> str:
+        return self.training.why_unpredicted()
 
     @property
     def gradient_evaluations(self) -> int:
@@ -220,6 +239,19 @@ class Plan:
             _VERIFIED.add(digest)
         self._remember()
 
+    def bound(self) -> ConvergenceBound | None:
+        """What the theorem about the recipe says of this plan; None without facts about the loss.
+
+        Raises `SordinoError` where the plan was changed so that the theorem does not hold.
+        """
+        return self._bound
+
+    @cached_property
+    def _bound(self) -> ConvergenceBound | None:
+        if self.facts is None:
+            return None
+        return theorem_for(self.recipe, self.facts).bound(self.facts, self.training)
+
     def _is_verified(self) -> bool:
         """Whether its fields are the very objects that were found to give what it states."""
         decisive, known = self._decisive(), self.__dict__.get("_verified", ())
@@ -258,11 +290,13 @@ class Plan:
 
     def to_json(self) -> Json:
         """Plain, versioned data; floats and arrays read back bit for bit."""
-        stated = {
+        stated: Json = {
             "guarantee": self.guarantee.to_json(),
             "epsilon": self.epsilon,
             "delta": self.delta,
         }
+        if self.facts is not None:  # plans without keep the identity they always had
+            stated["facts"] = dict(self.facts)
         if not self.others:
             return {
                 "format": FORMAT,
@@ -301,6 +335,9 @@ class Plan:
             guarantee=plan_field(data, "guarantee", Guarantee.from_json),
             epsilon=plan_field(data, "epsilon", _optional(partial(require_positive, "epsilon"))),
             delta=plan_field(data, "delta", _optional(partial(require_fraction, "delta"))),
+            facts=plan_field(data, "facts", partial(checked_facts, spec.name))
+            if "facts" in data
+            else None,
         )
         plan._check()
         plan._remember()
@@ -310,6 +347,7 @@ class Plan:
         """What `verify` promises, computed."""
         self.training.check(recipe_named(self.recipe))
         try:
+            check_noise_stays(self.mechanism)
             holds = self._verify()
         except SordinoError:
             raise
@@ -376,8 +414,11 @@ class Plan:
     def __hash__(self) -> int:
         return hash(self.hash)
 
-    def lines(self) -> list[tuple[str, str]]:
-        """The page as (heading, text) pairs; `print(plan)` and the reports show these."""
+    def lines(self, spectrum: Curvature = None) -> list[tuple[str, str]]:
+        """The page as (heading, text) pairs; `print(plan)` and the reports show these.
+
+        `spectrum` is what the loss is predicted for (see `predicted_loss`).
+        """
         population = self.population
         noise = self.noise_per_step()
         flat = math.isclose(noise.min(), noise.max(), rel_tol=1e-3)
@@ -406,13 +447,43 @@ class Plan:
                 f"{self.predicted_error:.4g} rms per coordinate of the iterates at learning rate 1, "
                 f"noise-to-displacement ratio {self.relative_error:.3g}",
             ),
+            ("predicted loss", described_prediction(self.training, spectrum)),
             ("update", AdaptiveBudget.update if recipe.adaptive else self.update.describe()),
+            *self._theory_lines(),
             ("gradient evaluations", f"{self.gradient_evaluations:,}"),
-            ("noise memory", f"{self.mechanism.state_vectors() + 1:,} vectors of the model's size"),
+            (
+                "memory",
+                f"{self.training.noise_vectors:,} for noise and {self.training.state_vectors:,} for "
+                "earlier iterates and the update, in vectors of the model's size",
+            ),
             ("plan", self.hash[:16]),
         ]
-        silent = () if recipe.private else ("noise", "noise per step", "predicted error")
+        silent = (
+            ()
+            if recipe.private
+            else ("noise", "noise per step", "predicted error", "predicted loss")
+        )
         return [(heading, text) for heading, text in pairs if text and heading not in silent]
+
+    def _theory_lines(self) -> list[tuple[str, str]]:
+        """The theorem's bound, what it assumes, and what it is worth in practice."""
+        try:
+            bound = self.bound()
+        except SordinoError as error:
+            return [("theory", f"no bound: {error}")]
+        if bound is None:
+            return []
+        spec, rate = recipe_named(self.recipe), self.update.learning_rate
+        usual = spec.learning_rate(spec.defaults()["learning_rate"], self.population.steps)
+        settings = (
+            f"learning rate {rate:.3g} where the recipe's own is {usual:.3g}: settings for a proof, "
+            "far from the best in practice (docs/theory.md)"
+        )
+        return [
+            ("theory", bound.sentence()),
+            ("it assumes", bound.assumes),
+            ("it prescribes", settings),
+        ]
 
     def __str__(self) -> str:
         pairs = self.lines()

@@ -1,4 +1,4 @@
-"""Settings that the papers' theorems prove their rates for, by recipe.
+"""Settings that the papers' theorems state their rates for, by recipe.
 
 >>> theory_defaults("dp-gd", examples=32561, dimension=123, epsilon=0.2, delta=1e-5,
 ...                 lipschitz=1.0, smoothness=3.502, gap=0.3589)["steps"]
@@ -25,7 +25,7 @@ from sordino.privacy import mu_from_epsilon_delta
 _THEOREM_4_10 = "Theorem 4.10 of Choquette-Choo et al. (2024)"
 
 
-def _require(holds: bool, theorem: str, condition: str) -> None:
+def refuse_unless(holds: bool, theorem: str, condition: str) -> None:
     """Refuse a theorem outside its conditions."""
     if not holds:
         raise SordinoError(f"{theorem} does not hold here: {condition}")
@@ -39,7 +39,7 @@ def _dp_nsgd(*, examples: int, dimension: int, epsilon: float, delta: float) -> 
     """
     N = examples
     scale = epsilon * N**2 / math.sqrt(dimension * -math.log(delta))
-    _require(
+    refuse_unless(
         scale >= 2,
         "Theorem 6 of Tran & Cutkosky (2022)",
         f"epsilon N^2 / sqrt(d ln(1/delta)) = {scale:.3g} leaves no steps to take",
@@ -61,13 +61,16 @@ def _dp_nsgd_sr(
 ) -> dict[str, float]:
     """Theorem 9: settings of the sensitivity-reduced algorithm, one example per step.
 
+    Its rate has no proof (papers/00, erratum 11): Lemma 17 needs one order for all epochs, Lemma 11 an
+    order that is drawn anew in each.
+
     ``T = N^(7/3) eps^(4/3) / d^(2/3)``, ``alpha = N^(3/4) eps / (T^(3/4) sqrt(d)) = 1/N``,
     ``eta = 1/sqrt(N T)``, ``gamma = eta N`` (at most 1/2). ``difference_clip = L eta N`` never binds,
     because steps have length eta.
     """
     N, d = examples, dimension
     T = N ** (7 / 3) * epsilon ** (4 / 3) / d ** (2 / 3)
-    _require(
+    refuse_unless(
         T >= 4 * N,
         "Theorem 9 of Tran & Cutkosky (2022)",
         f"gamma = eta N is above 1/2, because T = {T:.3g} steps are less than four epochs",
@@ -105,7 +108,7 @@ def _dp_srm(
     zeta = math.sqrt(G) * (descent * dimension * -math.log(delta)) ** 0.25
     zeta /= math.sqrt(examples * epsilon)
     gamma = math.sqrt(2) * zeta
-    _require(
+    refuse_unless(
         gamma <= 1, "Theorem 4.4 of Wang et al.", f"gamma = sqrt(2) zeta = {gamma:.3g} is above 1"
     )
     return {
@@ -156,7 +159,7 @@ def _dp_mu2(
     rho of (epsilon, delta) under replace-one, converted exactly.
     """
     n, m, L = examples, batch_size, smoothness
-    _require(m <= n, "Appendix F of Reshef & Levy (2025)", f"a batch of {m} needs {m} rows")
+    refuse_unless(m <= n, "Appendix F of Reshef & Levy (2025)", f"a batch of {m} needs {m} rows")
     S = lipschitz + 2 * L * diameter
     T = n // m
     rho = mu_from_epsilon_delta(epsilon, delta)
@@ -184,7 +187,7 @@ def _dp_srgd(
     B = math.isqrt(n)
     while (most := _largest_batch(n, d, epsilon, delta, n // B, zeta / 4, M * D)) < B:
         B = math.floor(most)
-        _require(
+        refuse_unless(
             B >= 1,
             _THEOREM_4_10,
             f"its largest batch is {most:.3g} here: too many dimensions for {n:,} examples at "
@@ -192,7 +195,7 @@ def _dp_srgd(
         )
     T = n // B
     beta = M + 2 * zeta * n**1.5 / (D * B**2)
-    _require(beta >= 2 * M * T, _THEOREM_4_10, f"beta {beta:g} is below 2 M T = {2 * M * T:g}")
+    refuse_unless(beta >= 2 * M * T, _THEOREM_4_10, f"beta {beta:g} is below 2 M T = {2 * M * T:g}")
     return {"steps": float(T), "batch_size": float(B), "beta": beta, "clip": zeta, "radius": D / 2}
 
 
@@ -205,9 +208,11 @@ def _largest_batch(
 
 
 # What each fact must be; theorems get facts that are.
-_CHECKS: Mapping[str, Callable[[str, Any], float]] = MappingProxyType(
+FACT_CHECKS: Mapping[str, Callable[[str, Any], float]] = MappingProxyType(
     dict.fromkeys(("examples", "dimension", "batch_size"), require_count)
-    | dict.fromkeys(("epsilon", "lipschitz", "smoothness", "diameter", "gap"), require_positive)
+    | dict.fromkeys(
+        ("epsilon", "lipschitz", "smoothness", "curvature", "diameter", "gap"), require_positive
+    )
     | {"delta": require_fraction}
 )
 # Hyper-parameters of the papers' theorems, by recipe; the facts they need are the arguments.
@@ -233,7 +238,7 @@ def needed_facts(name: str) -> tuple[str, ...]:
 
 
 def theory_defaults(name: str, **facts: float) -> Mapping[str, float]:
-    """The hyper-parameters that the paper behind recipe `name` proves its rate for.
+    """The hyper-parameters that the paper behind recipe `name` states its rate for.
 
     Facts are public: `examples` n, `dimension` d, `epsilon`, `delta`, `lipschitz` (bound of a
     gradient's norm), `smoothness` (of the loss), `diameter` (of the constraint set), `gap` (of the
@@ -247,4 +252,4 @@ def theory_defaults(name: str, **facts: float) -> Mapping[str, float]:
         raise SordinoError(
             f"the theory defaults of {name} {kind} {wrong[0]!r}; they need {', '.join(needed)}"
         )
-    return _THEORY[name](**{fact: _CHECKS[fact](fact, facts[fact]) for fact in needed})
+    return _THEORY[name](**{fact: FACT_CHECKS[fact](fact, facts[fact]) for fact in needed})

@@ -22,9 +22,16 @@ from sordino._base.errors import (
 )
 from sordino._base.types import Json
 from sordino.parts import Population
-from sordino.parts.contributions import Contribution, Lagged, contribution_from_json
+from sordino.parts.contributions import (
+    ClipSequence,
+    Contribution,
+    Lagged,
+    contribution_from_json,
+    given_steps,
+)
 from sordino.parts.mechanisms import (
     Channels,
+    Independent,
     Lattice,
     LinearMap,
     Mechanism,
@@ -38,9 +45,16 @@ from sordino.parts.schedules import AdaptiveBudget, NoiseSchedule, schedule_from
 from sordino.parts.updates import UpdateSettings
 from sordino.planning._accounting import float32_up, guarantee_of
 from sordino.planning._options import DISCRETE, GAUSSIAN, NOISE_KINDS
+from sordino.planning._prediction import (
+    Curvature,
+    best_rate,
+    predicted_losses,
+    spectrum_of,
+    why_not,
+)
 from sordino.planning._query import QUERIES
 from sordino.planning.recipes import Recipe
-from sordino.privacy import Guarantee
+from sordino.privacy import LARGEST_FACTOR, Guarantee
 
 T = TypeVar("T")
 
@@ -163,7 +177,7 @@ class Training:
 
         Where a step releases several vectors: of the first one.
         """
-        return self._error(Workload.identity())
+        return self.noise_in(Workload.identity())
 
     def error_per_step(self) -> NDArray[np.float64]:
         """Predicted noise in the iterates at learning rate 1, per coordinate (steps,).
@@ -171,14 +185,15 @@ class Training:
         The iterates add up what the optimizer makes of the noisy sums: noise that later noise
         cancels counts once, noise that a recursion carries along counts every time.
         """
-        return self._error(self.iterate_map)
+        return self.noise_in(self.iterate_map)
 
     @cached_property
     def iterate_map(self) -> LinearMap:
         """The linear map from the released sums to the iterates at learning rate 1."""
         return self.update.iterate_map(self.contribution)
 
-    def _error(self, iterate_map: LinearMap) -> NDArray[np.float64]:
+    def noise_in(self, iterate_map: LinearMap) -> NDArray[np.float64]:
+        """Standard deviation, per coordinate, of the noise in a linear map of the means (steps,)."""
         scale = self.noise_multiplier * self.clip / self.divisor
         weights = self._relative_bounds()
         if np.all(weights == weights.flat[0]):
@@ -196,8 +211,8 @@ class Training:
     def relative_error(self) -> float:
         """`predicted_error` relative to the displacement by a constant gradient of norm `clip`.
 
-        Comparable between recipes with other streams, batch sizes, steps or momentum: the quantity
-        that `compare` ranks by.
+        Comparable between recipes with other streams, batch sizes, steps or momentum, but blind to how
+        far a run gets: `predicted_loss` knows that.
         """
         signal = self.contribution.signal(self.population.steps)
         iterate_map = (
@@ -206,14 +221,66 @@ class Training:
         displacement = float(iterate_map.apply(signal[:, None])[-1, 0]) * self.clip
         return self.predicted_error / displacement
 
+    def predicted_loss(
+        self, spectrum: Curvature = None, radius2: float | None = None
+    ) -> float | None:
+        """Predicted excess loss of what the run returns, at its learning rate, on a quadratic.
+
+        inf where the run diverges; None where it cannot be predicted (`why_unpredicted` says why).
+
+        Args:
+          spectrum: a `Spectrum` (from public data: `sordino.engine.influence.public_spectrum`), or
+            eigenvalues of the Hessian; by default what is usual for tables of 100 columns.
+          radius2: squared distance from the start to the optimum, spread evenly; by default the
+            spectrum's own, and 400 for mere eigenvalues.
+        """
+        if self.why_unpredicted():
+            return None
+        rates = np.array([self.update.learning_rate])
+        return float(predicted_losses(self, spectrum_of(self, spectrum, radius2), rates)[0])
+
+    def best_learning_rate(
+        self, spectrum: Curvature = None, radius2: float | None = None
+    ) -> float | None:
+        """The learning rate with the least `predicted_loss`; None where that cannot be predicted."""
+        if self.why_unpredicted():
+            return None
+        return best_rate(self, spectrum_of(self, spectrum, radius2))[0]
+
+    def why_unpredicted(self) -> str:
+        """Why there is no `predicted_loss`; empty where there is one."""
+        return why_not(self)
+
     @property
     def gradient_evaluations(self) -> int:
         """Expected number of per-example gradients in the whole run."""
         return self.population.gradient_evaluations * self.contribution.gradients
 
+    @property
+    def noise_vectors(self) -> int:
+        """Vectors of the model's size that the noise takes: its state, and a row of each channel."""
+        return self.mechanism.state_vectors() + self.contribution.channels
+
+    @cached_property
+    def state_vectors(self) -> int:
+        """Vectors of the model's size that a run holds beside the parameters and the noise.
+
+        Earlier iterates that contributions need, sums and averages of the update: counted from what the
+        run itself begins with.
+        """
+        import jax
+
+        size = 64
+        start = jax.ShapeDtypeStruct((size,), np.float32)
+        held = (
+            jax.eval_shape(self.contribution.rule().init, start),
+            jax.eval_shape(self.update.build(self.contribution).init, start),
+        )
+        return sum(math.prod(leaf.shape) // size for leaf in jax.tree.leaves(held))
+
     def state_bytes(self, parameters: int) -> int:
-        """Memory of the noise state for a model of this many parameters."""
-        return 4 * parameters * self.contribution.channels * (self.mechanism.state_vectors() + 1)
+        """Memory of a run beside its parameters, noise included, for so many of them (float32)."""
+        return 4 * parameters * (self.noise_vectors + self.state_vectors)
 
     def check_parts(self) -> None:
         """Refuse parts of other classes than their descriptions name: what they do would be their own."""
@@ -241,6 +308,25 @@ class Training:
             raise SordinoError(
                 f"contributions of norm {largest:g} may add up beyond float32; divide the loss and the "
                 "clip by one number"
+            )
+        given = given_steps(self.contribution)
+        if given not in (None, self.population.steps):
+            raise SordinoError(
+                f"a sequence with a number for each step has {given:,} of them, and the run has "
+                f"{self.population.steps:,} steps"
+            )
+        if isinstance(self.contribution, ClipSequence) and not isinstance(
+            self.mechanism, Independent
+        ):
+            raise SordinoError(
+                "clips of their own go with independent noise: other noise would no longer cancel"
+            )
+        relative = self.schedule.relative_noise(self.population.steps)
+        most = 1.0 if relative is None else float(np.max(relative))
+        if self.noise_multiplier * most > LARGEST_FACTOR:
+            raise SordinoError(
+                f"noise of {self.noise_multiplier * most:g} times the bounds is more than float32 is good "
+                f"for; use at most {LARGEST_FACTOR:g}"
             )
         if self.mechanism.steps != self.population.steps:
             raise SordinoError("this plan is damaged: its strategy has another number of steps")

@@ -7,27 +7,32 @@ and an honest word on when to use it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import SequenceMatcher
 from types import MappingProxyType
+from typing import TypeGuard
 
-from sordino._base.errors import SordinoError, nearest, require_choice, shown
+import numpy as np
+
+from sordino._base.errors import SordinoError, nearest, require_choice, require_positive, shown
 from sordino._base.registry import Registry
 from sordino.parts.contributions import (
     CONTRIBUTIONS,
     NO_CLIP,
     Anchored,
+    ClipSequence,
     Contribution,
     Gradient,
     GradientPair,
     Lagged,
     Recursive,
     TwoClip,
+    VaryingRecursive,
     WeightedGradient,
     WeightedRecursive,
 )
-from sordino.parts.sampling import FIXED, RESHUFFLED
+from sordino.parts.sampling import CYCLIC, FIXED, RESHUFFLED, SAMPLINGS
 from sordino.planning._options import OPTIONS as OPTIONS
 from sordino.planning._options import Option, Options
 from sordino.privacy import POISSON, WITHOUT_REPLACEMENT
@@ -51,11 +56,14 @@ COMMON_OPTIONS: Mapping[str, object] = MappingProxyType(
         "output": "last",
     }
 )
-CORRELATED = ("auto", "blt", "dense", "toeplitz", "banded", "tree", "tree-full", "independent")
+TREES = ("tree", "tree-full")
+CORRELATED = ("auto", "blt", "scaled-blt", "dense", "toeplitz", "banded", *TREES, "independent")
 # Those that fit a map that no Toeplitz matrix describes.
-GENERAL = ("auto", "leaky", "cancelling", "dense", "tree", "independent")
+GENERAL = ("auto", "leaky", "cancelling", "scaled-blt", "banded", "dense", "tree", "independent")
 SECRET = (POISSON, WITHOUT_REPLACEMENT)
 PUBLIC = (FIXED, RESHUFFLED)
+# Fixed and cyclic batches, whichever leave less noise: for recipes that work with both.
+AUTO = "auto"
 FORMS = ("anchor-free", "anchored")
 # A learning rate for gradients of norm at most 1, where nothing better is known.
 LEARNING_RATE = 0.5
@@ -130,6 +138,7 @@ class Recipe:
         offered = self.option_names()
         resolved: dict[str, object] = {}
         for name, value in given.items():
+            value = tuple(value.tolist()) if isinstance(value, np.ndarray) and value.ndim else value
             part, _, field_name = name.partition(".")
             option = OPTIONS.get(field_name) if is_field(name) else None
             if option is not None and part in [other for other, _ in option.needs]:
@@ -201,7 +210,9 @@ class Recipe:
     def contribution_for(self, options: Mapping[str, object], steps_per_epoch: int) -> Contribution:
         """What one example adds in each step, for these options."""
         known = {**options, _FROM_POPULATION: steps_per_epoch}
-        return self.contribution(**{name: known[name] for name in self._arguments()})
+        return self.contribution(
+            **{name: known[name] for name in self._arguments() if name in known}
+        )
 
     def learning_rate(self, given: float | None, steps: int) -> float:
         """The learning rate: the given one, or the recipe's default."""
@@ -210,8 +221,9 @@ class Recipe:
         over = self.rate_over_steps
         return LEARNING_RATE if over is None else over / steps
 
-    def _arguments(self) -> tuple[str, ...]:
-        return tuple(inspect.signature(self.contribution).parameters)
+    def _arguments(self) -> Mapping[str, inspect.Parameter]:
+        """What the contribution takes; what has a default there need not be an option."""
+        return inspect.signature(self.contribution).parameters
 
 
 def is_field(name: str) -> bool:
@@ -231,13 +243,13 @@ def _admit(name: str, recipe: object) -> Recipe:
             f"the contribution of {name} must be a class of Contribution or a function that makes one"
         )
     known = {*recipe.defaults(), _FROM_POPULATION}
-    for argument in recipe._arguments():
-        if argument not in known:
+    for argument, parameter in recipe._arguments().items():
+        if argument not in known and parameter.default is parameter.empty:
             raise SordinoError(
                 f"{name} has no default for {argument!r}, which its contribution needs"
             )
     for sampling in recipe.samplings:
-        require_choice(f"sampling of {name}", sampling, (*SECRET, *PUBLIC))
+        require_choice(f"sampling of {name}", sampling, (AUTO, *SAMPLINGS))
     if recipe not in OURS:
         _check_names(recipe)
     part = recipe.contribution
@@ -271,9 +283,19 @@ def same_part(one: Callable[..., object] | None, other: Callable[..., object]) -
     )
 
 
-def recursive(clip: float, decay: float) -> Contribution:
-    """The change of a gradient, beside a share of it."""
-    return _or_gradient(Recursive(clip, decay))
+def gradient(clip: float | Sequence[float]) -> Contribution:
+    """A gradient, with one clip or one for each step."""
+    if _is_sequence(clip):
+        clips = tuple(require_positive("every clip", one) for one in clip)
+        return ClipSequence(max(clips, default=0.0), clips)
+    return Gradient(clip)  # type: ignore[arg-type]
+
+
+def recursive(clip: float, decay: float | Sequence[float]) -> Contribution:
+    """The change of a gradient, beside a share of it: one share, or one for each step."""
+    if _is_sequence(decay):
+        return VaryingRecursive(clip, tuple(decay))
+    return _or_gradient(Recursive(clip, decay))  # type: ignore[arg-type]
 
 
 def two_clips(clip: float, difference_clip: float, gamma: float) -> Contribution:
@@ -295,6 +317,11 @@ def lagged(
     return Anchored(clip, difference_clip, gamma, steps_per_epoch, residual_clip)
 
 
+def _is_sequence(value: float | Sequence[float]) -> TypeGuard[Sequence[float]]:
+    """Whether numbers were given for the steps (a text is no sequence of numbers)."""
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
 def _or_gradient(contribution: Contribution) -> Contribution:
     """The contribution; where it keeps nothing of the last estimate, the plain gradient it is then.
 
@@ -310,7 +337,7 @@ OURS = (
     Recipe(
         name="dp-gd",
         title="private gradient descent on all examples",
-        contribution=Gradient,
+        contribution=gradient,
         full_batch=True,
         options={"learning_rate": 1.0},
         reference="Song, Chaudhuri & Sarwate 2013; Wang, Ye & Xu 2017; schedules: paper 04",
@@ -320,7 +347,7 @@ OURS = (
     Recipe(
         name="dp-gd-momentum",
         title="private gradient descent on all examples, with bias-corrected momentum",
-        contribution=Gradient,
+        contribution=gradient,
         full_batch=True,
         options={"learning_rate": 1.0, "momentum": 0.9, "optimizer": "bias-corrected"},
         reference="On dynamic noise influence in differentially private learning (paper 04)",
@@ -331,7 +358,7 @@ OURS = (
     Recipe(
         name="dp-sgd",
         title="private stochastic gradient descent with independent noise",
-        contribution=Gradient,
+        contribution=gradient,
         samplings=(*SECRET, *PUBLIC),
         options={"momentum": 0.9},
         reference="Abadi et al. 2016",
@@ -343,9 +370,9 @@ OURS = (
     Recipe(
         name="dp-psgd",
         title="private SGD with a noise schedule, accounted at its amplified cost",
-        contribution=Gradient,
+        contribution=gradient,
         samplings=(POISSON,),
-        options={"schedule": "exponential"},
+        options={"schedule": "optimal"},
         reference="On dynamic noise influence in differentially private learning (paper 04)",
         use_when="late steps matter more than early ones, and public facts or public data say "
         "by how much",
@@ -355,7 +382,8 @@ OURS = (
         name="dp-srm",
         title="stochastic recursive momentum: pay for what is new in each gradient",
         contribution=two_clips,
-        samplings=(*SECRET, *PUBLIC),
+        mechanisms=("independent", "banded"),
+        samplings=(*SECRET, *PUBLIC, CYCLIC),
         options={
             "difference_clip": 0.01,
             "gamma": 0.1,
@@ -388,18 +416,42 @@ OURS = (
         contribution=WeightedRecursive,
         mechanisms=(*GENERAL, "blt", "toeplitz"),
         optimizers=("nesterov",),
-        options={"kappa": 0.5, "learning_rate": 0.1},
+        options={"kappa": 0.5, "power": 1.0, "learning_rate": 0.1},
         reference="Choquette-Choo, Ganesh & Thakurta 2024, Algorithm 1 (paper 03), corrected",
         use_when="smooth convex problems in one pass with large batches",
         avoid_when="gradients are rough: the weights t amplify every change between steps, and "
         "the joint clip then cuts the signal",
     ),
     Recipe(
+        name="dp-srg",
+        title="stochastic recursive gradients without acceleration",
+        contribution=WeightedRecursive,
+        mechanisms=(*GENERAL, "blt", "toeplitz"),
+        optimizers=("srg",),
+        options={"power": 1.0, "learning_rate": 0.5},
+        reference="Choquette-Choo, Ganesh & Thakurta 2024, section 4.3 (paper 03)",
+        use_when="as dp-srgd, where acceleration is unstable, or to see what it gains",
+        avoid_when="the problem is smooth and ill-conditioned: dp-srgd needs fewer steps",
+    ),
+    Recipe(
+        name="dp-nesterov",
+        title="accelerated gradients by linear coupling, each with noise of its own",
+        contribution=WeightedGradient,
+        samplings=(*PUBLIC, *SECRET),
+        optimizers=("nesterov",),
+        options={"power": 1.0, "kappa": 0.5, "learning_rate": 0.1},
+        reference="Choquette-Choo, Ganesh & Thakurta 2024, Theorem 4.11 (paper 03)",
+        use_when="few steps with large batches on a smooth convex problem, where one gradient per "
+        "example must do",
+        avoid_when="many steps at small epsilon: acceleration adds up the noise of all steps, with "
+        "growing weights; dp-srgd correlates it",
+    ),
+    Recipe(
         name="dp-memf",
         title="multi-epoch matrix factorization: noise that later noise partly cancels",
         contribution=Gradient,
         mechanisms=CORRELATED,
-        samplings=PUBLIC,
+        samplings=(*PUBLIC, CYCLIC, AUTO),
         options={"momentum": 0.9},
         reference="Denisov et al. 2022; Choquette-Choo et al. 2023, 2024 (paper 03)",
         use_when="batches come in a fixed order, in one or a few epochs, and nothing about "
@@ -412,7 +464,7 @@ OURS = (
         title="matrix factorization for recursive gradients",
         contribution=recursive,
         mechanisms=CORRELATED,
-        samplings=PUBLIC,
+        samplings=(*PUBLIC, CYCLIC, AUTO),
         options={"momentum": 0.9, "decay": 0.0821},
         reference="Choquette-Choo, Ganesh & Thakurta 2024, Algorithm 3 (paper 03), corrected",
         use_when="as dp-memf, where a second gradient per example is affordable and steps are "
@@ -424,7 +476,7 @@ OURS = (
         title="normalized momentum: steps of one length along a noisy moving average",
         contribution=Gradient,
         mechanisms=CORRELATED,
-        samplings=PUBLIC,
+        samplings=(*PUBLIC, CYCLIC, AUTO),
         options={"optimizer": "normalized", "momentum": 0.9, "learning_rate": 0.05},
         reference="Tran & Cutkosky 2022, Algorithm 1 (paper 00)",
         use_when="gradient norms vary widely and a step length is easier to choose than a "
@@ -435,7 +487,8 @@ OURS = (
         name="dp-nsgd-sr",
         title="normalized momentum that pays only for the change since the last epoch",
         contribution=lagged,
-        mechanisms=("auto", "tree", "blt", "toeplitz", "dense"),
+        mechanisms=tuple(name for name in CORRELATED if name != "tree-full"),
+        samplings=(FIXED, CYCLIC),
         schedules=("uniform",),
         options={
             "optimizer": "normalized",

@@ -43,6 +43,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from sordino.privacy._accountant import SMALLEST_DELTA as SMALLEST_DELTA
+    from sordino.privacy._amplification import GROUPED as GROUPED
     from sordino.privacy._amplification import MOST_LEVELS as MOST_LEVELS
     from sordino.privacy._amplification import POISSON as POISSON
     from sordino.privacy._amplification import WITHOUT_REPLACEMENT as WITHOUT_REPLACEMENT
@@ -83,6 +84,10 @@ if TYPE_CHECKING:
     from sordino.privacy._participation import Participation as Participation
     from sordino.privacy._participation import PatternList as PatternList
     from sordino.privacy._participation import SinglePass as SinglePass
+    from sordino.privacy._participation import times as times
+    from sordino.privacy._realised import MOST_USES as MOST_USES
+    from sordino.privacy._realised import is_affordable as is_affordable
+    from sordino.privacy._realised import realised_sensitivity as realised_sensitivity
     from sordino.privacy._selection import KIND as KIND
     from sordino.privacy._selection import LOGARITHMIC as LOGARITHMIC
     from sordino.privacy._selection import SelectionGuarantee as SelectionGuarantee
@@ -94,12 +99,14 @@ if TYPE_CHECKING:
     from sordino.privacy._sensitivity import ENUMERATION_LIMIT as ENUMERATION_LIMIT
     from sordino.privacy._sensitivity import Sensitivity as Sensitivity
     from sordino.privacy._sensitivity import sensitivity as sensitivity
+    from sordino.privacy._strategy import LARGEST_FACTOR as LARGEST_FACTOR
     from sordino.privacy._strategy import MatrixStrategy as MatrixStrategy
     from sordino.privacy._strategy import ParallelStrategy as ParallelStrategy
     from sordino.privacy._strategy import PhasesStrategy as PhasesStrategy
     from sordino.privacy._strategy import Strategy as Strategy
     from sordino.privacy._strategy import ToeplitzStrategy as ToeplitzStrategy
     from sordino.privacy._strategy import TreeStrategy as TreeStrategy
+    from sordino.privacy._strategy import check_factors as check_factors
     from sordino.privacy._terms import ADJACENCIES as ADJACENCIES
     from sordino.privacy._terms import INSECURE as INSECURE
     from sordino.privacy._terms import ROW as ROW

@@ -12,7 +12,9 @@ steps. Rounding is thereby relative to delta itself, not to 1:
 
 Rounding of the transforms, losses outside their window and what was cut off are charged upwards.
 
-The result is the least of that, of the moments bound and of the bound without any credit for sampling.
+At tiny rates no tilt helps; there `_rare_losses.py` counts rare large losses one by one.
+
+The result is the least of all these, of the moments bound and of the bound without any credit for sampling.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from sordino.privacy._loss_laws import (
     loss_at,
     normal_quantile,
 )
+from sordino.privacy._rare_losses import Jumps, least_rare_loss
 
 # delta is certified down to this.
 SMALLEST_DELTA = 1e-14
@@ -419,6 +422,11 @@ def delta_of(levels: tuple[Level, ...], epsilon: float, *, share: float = LATTIC
                 break
             wanted = max(found, SMALLEST_DELTA)
             tilt = guide.tilt_at(max(epsilon, 1e-6), tilt)
+        if found < 0.1 * math.exp(min(log_delta, 0.0)) and forward and len(levels) == 1:
+            jumps = _jumps(levels[0], wanted, max(epsilon, 1e-6))
+            if jumps is not None:
+                shift = epsilon * (1 - 1e-9) - jumps[1]
+                found = min(found, jumps[0].delta(max(shift, 0.0)))
         worst = max(worst, found)
     return min(worst, plain, math.fsum(level.steps * level.rate for level in levels) * (1 + 1e-12))
 
@@ -496,7 +504,48 @@ def _epsilon_one_way(
         if attempt and result > 0.97 * earlier:
             break
         expected, tilt = result, guide.tilt_at(result, tilt)
+    if attempt and best > enough and guide.forward and len(guide.levels) == 1:
+        best = min(best, _jumps_epsilon(guide.levels[0], delta, best))
     return best, chosen
+
+
+def _jumps(level: Level, delta: float, epsilon: float) -> tuple[Jumps, float] | None:
+    """The bound by rare losses for about this epsilon, and its backlash; None where it is of no use."""
+    c = least_rare_loss(level, delta)
+    if level.steps < 2 or not c < epsilon:
+        return None
+    # Losses far below h are on its ends by chance: the spread that this adds must not be seen.
+    spread = (1e-3 * epsilon) ** 2 / (2 * level.steps * level.rate)
+    exponent = math.ceil(math.log2(max(min(spread, epsilon / 2048), 4 * c / MOST_CELLS)))
+    cut = CUT_SHARE * delta / level.steps
+    while exponent <= COARSEST:
+        h = 2.0**exponent
+        common = law_of(level, h, cut, True, end=math.ceil(c / h))
+        try:
+            # Of the common losses' sum, no more may wrap than matters beside a rare one.
+            bulk = _compose([(common, level.steps - 1)], 0.0, min(math.sqrt(delta), 1e-3))
+        except _TooFineError:
+            exponent += 1
+            continue
+        weight = float(bulk.untilt.max())
+        rounding, outside = bulk.rounding * weight, math.exp(bulk.log_wrapped)
+        jumps = Jumps.of(level, common, bulk.tilted * weight, bulk.first, rounding, outside)
+        return jumps, _backlash((level,), [(common, level.steps)])
+    return None
+
+
+def _jumps_epsilon(level: Level, delta: float, near: float) -> float:
+    """Epsilon by rare losses, at first for about `near`, which is known to hold."""
+    best = near
+    for _ in range(4):
+        found = _jumps(level, delta, best)
+        if found is None:
+            break
+        result = found[0].epsilon(delta, 2 * best) * (1 + 1e-9) + found[1]
+        earlier, best = best, min(best, result)
+        if best > 0.8 * earlier or best == 0:
+            break
+    return best
 
 
 def _moments_epsilon(laws: list[tuple[Law, int]], tilt: float, delta: float) -> float:

@@ -8,6 +8,8 @@ Supported, each with the adjacency it is proved for:
 
 * Poisson batches (every unit independently with probability q): add/remove and zero-out (the same
   pair of distributions: the divisor is a public constant), and replace-one;
+* Poisson batches of one public group of the units after the other (cyclic Poisson batches): zero-out and
+  replace-one. A release is one cycle, at the rate inside the group; the pairs are those of Poisson batches;
 * batches of fixed size without replacement: replace-one. With ``s = std / (2 S)`` the tight one-step
   profile at e >= 0 (Balle, Barthe & Gaboardi 2018) is that of removing one unit from Poisson batches
   with noise s, and the pair is symmetric (Zhu, Dong & Wang 2022).
@@ -46,7 +48,8 @@ from sordino.privacy._terms import Adjacency
 
 POISSON = "poisson"
 WITHOUT_REPLACEMENT = "without-replacement"
-SAMPLINGS = (POISSON, WITHOUT_REPLACEMENT)
+GROUPED = "grouped-poisson"
+SAMPLINGS = (POISSON, GROUPED, WITHOUT_REPLACEMENT)
 # 24 levels over a ratio of 2 are 3 % apart.
 MOST_LEVELS = 24
 
@@ -92,7 +95,7 @@ class SampledRelease:
         """What the accountant composes."""
         pair = "remove"
         if self.adjacency == Adjacency.REPLACE_ONE:
-            pair = "replace" if self.sampling == POISSON else "exchange"
+            pair = "exchange" if self.sampling == WITHOUT_REPLACEMENT else "replace"
         return Level(self.noise_std / self.contribution * (1 - SLACK), self.rate, self.steps, pair)
 
     @property
@@ -108,6 +111,7 @@ class SampledRelease:
 
 _RELATIONS = {
     POISSON: tuple(adjacency.value for adjacency in Adjacency),
+    GROUPED: (Adjacency.ZERO_OUT.value, Adjacency.REPLACE_ONE.value),
     WITHOUT_REPLACEMENT: (Adjacency.REPLACE_ONE.value,),
 }
 
@@ -190,12 +194,14 @@ def calibrate_noise(
     mu: float = 0.0,
     others: tuple[SampledRelease, ...] = (),
     stored: Callable[[float], float] = float,
+    roughly: bool = False,
 ) -> float:
     """Least noise standard deviation (to about 1e-4) at which `parts(std)` is (eps, delta)-DP.
 
     Beside it there may be a mu-GDP release and `others`: all together are then (eps, delta)-DP. What is
     returned was evaluated by the function that states guarantees, and passed; `stored` rounds a
-    candidate to the value that will be stated.
+    candidate to the value that will be stated. `roughly`: to about 1e-3, neither certified nor rounded, for
+    comparing plans.
     """
 
     def described(std: float) -> tuple[SampledRelease, ...]:
@@ -218,6 +224,8 @@ def calibrate_noise(
             f"epsilon {epsilon:g} needs next to no noise here and protects nobody; ask for less"
         )
     std, slope = _solved(lambda std: at(std, True), epsilon, low, high)
+    if roughly:
+        return std
     # Certified, from where the quick answer says; then closer from both sides.
     enough, little = math.inf, 0.0
     for attempt in range(60):
@@ -234,6 +242,9 @@ def calibrate_noise(
         std = tried * min(max((value / epsilon * (1 + 1e-5)) ** (1 / slope), 0.9), 1.1)
         if not little < std < enough:
             std = math.sqrt(little * enough) if enough < math.inf else tried * (1 + 1e-6)
+        if attempt >= 4 and enough == math.inf:
+            # Epsilon falls otherwise than the quick look said; without any credit noise is enough.
+            std = min(max(std, tried * 1.02 ** (attempt - 3)), max(most, tried * (1 + 1e-6)))
     return enough
 
 
@@ -285,7 +296,8 @@ def _solved(
         value = at(guess)
         known.append((guess, value))
         if abs(math.log(value / epsilon)) < 2e-3:
-            fall = max(fall, 0.1)
+            # An end of the bracket may have a stated value, which tells nothing about the slope.
+            fall = fall if fall > 0.5 else 1.0
             return guess * (value / epsilon) ** (1 / fall), fall
         if ratio < 1 + 1e-4:  # a jump
             return high[0], 1.0
@@ -315,10 +327,15 @@ def levels(sigma: ArrayLike, most: int = MOST_LEVELS) -> list[tuple[float, int]]
 
 
 def sampled_levels(
-    sigma: ArrayLike, *, rate: float, adjacency: str, most: int = MOST_LEVELS
+    sigma: ArrayLike,
+    *,
+    rate: float,
+    adjacency: str,
+    most: int = MOST_LEVELS,
+    sampling: str = POISSON,
 ) -> tuple[SampledRelease, ...]:
-    """Poisson steps with noise multipliers `sigma` (relative to the clip norm) as releases to compose."""
+    """Steps with noise multipliers `sigma` (relative to the clip norm) as releases to compose."""
     return tuple(
-        SampledRelease(level, 1.0, rate, count, POISSON, adjacency)
+        SampledRelease(level, 1.0, rate, count, sampling, adjacency)
         for level, count in levels(sigma, most)
     )

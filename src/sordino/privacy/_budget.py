@@ -84,10 +84,6 @@ class PrivacyFilter:
         n, d = value.as_integer_ratio()
         return value if n << UNIT_BITS <= self._remaining * d else math.nextafter(value, 0.0)
 
-    def can_afford(self, sigma: float, kappa: float = 1) -> bool:
-        """Whether `spend` with the same arguments would go through."""
-        return cost_of(sigma, kappa) <= self._remaining
-
     def spend(self, sigma: float, kappa: float = 1) -> None:
         """Pay for one Gaussian release, or raise and leave everything as it was.
 

@@ -113,16 +113,28 @@ def _cells(x: Array, mean: float, s: float) -> tuple[Array, Array]:
     return np.maximum(mass, 0.0), np.where(right, above[:-1], below[1:])
 
 
-def law_of(level: Level, h: float, cut: float, forward: bool) -> Law:
+def tails(level: Level, x: Array) -> tuple[Array, Array]:
+    """Probability of an output above x, under the distribution that losses are of and the other one."""
+    q, s = level.rate, level.width
+    absent, present = ndtr(-x / s), ndtr((1 - x) / s)
+    other = absent
+    if level.pair == "replace":
+        other = (1 - q) * absent + q * ndtr((-1 - x) / s)
+    return np.asarray((1 - q) * absent + q * present), np.asarray(other)
+
+
+def law_of(level: Level, h: float, cut: float, forward: bool, end: int | None = None) -> Law:
     """The lattice law; at most about `cut` is cut off at either end.
 
     For the other direction a law may be cut short: there, losses above its last one are large gains, and
     counting them as smaller gains only raises what is stated.
+
+    With `end`, losses above ``end h`` are left out, for the caller to count; their mirror image is at 0.
     """
     q, s = level.rate, level.width
     shift = -1.0 if level.pair == "replace" else 0.0  # of the unit's other distribution
     top = max(-s * normal_quantile(cut / 2), 1 - s * normal_quantile(cut / (2 * q)))
-    last = max(1, math.ceil(float(loss_at(level, np.array([top]))[0]) / h))
+    last = end or max(1, math.ceil(float(loss_at(level, np.array([top]))[0]) / h))
     first = 0
     if not level.is_mirrored:
         bottom = float(loss_at(level, np.array([s * normal_quantile(cut)]))[0])
@@ -151,18 +163,17 @@ def law_of(level: Level, h: float, cut: float, forward: bool) -> Law:
     masses = np.zeros(losses.size)
     masses[:-1] += p - up
     masses[1:] += up
-    beyond_p = (1 - q) * ndtr(-x[-1] / s) + q * ndtr((1 - x[-1]) / s)
-    beyond_q = keep * ndtr(-x[-1] / s) + (1 - keep) * ndtr((shift - x[-1]) / s)
+    beyond_p, beyond_q = (float(tail) for tail in tails(level, x[-1]))
     if level.is_mirrored:
         half = masses[1:]
         mirrored = half * np.exp(-losses[1:])
         middle = 1.0 - float(half.sum()) - float(mirrored.sum())
+        middle -= 0.0 if end is None else beyond_p
         whole = np.concatenate([mirrored[::-1], [max(middle, 0.0)], half])
-        both = float(beyond_p + beyond_q)
-        return Law(-last, whole, both, h)
+        return Law(-last, whole, beyond_p + beyond_q if end is None else 0.0, h)
     before_p, before_q = (1 - q) * ndtr(x[0] / s) + q * ndtr((x[0] - 1) / s), ndtr(x[0] / s)
     if forward:
-        return Law(first, masses, float(beyond_p + before_p), h)
+        return Law(first, masses, float(before_p) + (beyond_p if end is None else 0.0), h)
     with np.errstate(under="ignore"):
         backwards = (masses * np.exp(-losses))[::-1]
     backwards[0] += beyond_q

@@ -74,7 +74,8 @@ class Participation(ABC):
         return rule
 
 
-def _times(count: int) -> str:
+def times(count: int) -> str:
+    """How often, in words."""
     return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
 
 
@@ -136,7 +137,7 @@ class FixedBatches(Participation):
         if self.max_participations == 1:
             return "in at most one step (fixed public batches, less than or just one epoch)"
         return (
-            f"at most {_times(self.max_participations)}, every {self.separation:,} steps "
+            f"at most {times(self.max_participations)}, every {self.separation:,} steps "
             "(the same public batches every epoch)"
         )
 
@@ -173,7 +174,7 @@ class FreshPermutations(Participation):
 
     def describe(self) -> str:
         return (
-            f"at most {_times(self.max_participations)}, in any one step of each epoch of "
+            f"at most {times(self.max_participations)}, in any one step of each epoch of "
             f"{self.steps_per_epoch:,} (worst case over fresh permutations)"
         )
 
@@ -233,7 +234,7 @@ class MinSeparation(Participation):
 
     def describe(self) -> str:
         return (
-            f"at most {_times(self.max_participations)}, any two uses at least "
+            f"at most {times(self.max_participations)}, any two uses at least "
             f"{self.separation:,} steps apart"
         )
 
@@ -272,7 +273,7 @@ class PatternList(Participation):
         return iter(self.rows)
 
     def describe(self) -> str:
-        return f"at most {_times(self.max_participations)}, as one of {len(self.rows):,} listed patterns"
+        return f"at most {times(self.max_participations)}, as one of {len(self.rows):,} listed patterns"
 
 
 _KINDS: dict[str, type[Participation]] = {

@@ -120,16 +120,17 @@ def _fixed(strategy: Strategy, rule: FixedBatches, clips: Array | None) -> Sensi
     energy = strategy.fixed_batch_energy(rule.separation, clips)
     j = int(np.argmax(energy))
     pattern = tuple(range(j, rule.steps, rule.separation))
-    exact = _surely_balanced(strategy) or bound_is_tight(_weighted_block(strategy, pattern, clips))
+    exact = surely_balanced(strategy) or bound_is_tight(_weighted_block(strategy, pattern, clips))
     return Sensitivity(float(np.sqrt(energy[j])), exact, pattern)
 
 
-def _surely_balanced(strategy: Strategy) -> bool:
+def surely_balanced(strategy: Strategy) -> bool:
+    """Whether the signs of X can be balanced on every pattern, as its kind alone tells."""
     if isinstance(strategy, ToeplitzStrategy):
         return bool((strategy.coefficients >= 0).all())
     if isinstance(strategy, PhasesStrategy | ParallelStrategy):
         # Nothing couples the blocks, so each chooses its signs for itself.
-        return all(_surely_balanced(part) for part in strategy.parts)
+        return all(surely_balanced(part) for part in strategy.parts)
     return isinstance(strategy, TreeStrategy)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +22,11 @@ from sordino.privacy._dyadic import node_matrix, used_nodes
 Array = NDArray[np.float64]
 # A dense Gram matrix of this many columns takes 0.5 GB; beyond it only structured paths are used.
 DENSE_LIMIT = 8192
+# What noise is multiplied by, one factor after the other in float32, is between one over this and this:
+# products below 1e-38 are flushed to zero, which is no noise, whatever a later factor makes up for.
+LARGEST_FACTOR = 1e12
+# No float32 number is smaller; a coefficient that is was a power on its way to zero.
+_UNDERFLOW = 1e-100
 
 
 class Strategy(ABC):
@@ -33,6 +38,14 @@ class Strategy(ABC):
     def channels(self) -> int:
         """How many sums are released in each step."""
         return 1
+
+    def bands(self) -> int | None:
+        """The least b with ``C[s, t] = 0``, exactly, wherever ``s - t >= b``; None where nobody says so.
+
+        Of C, not of its inverse, and not of X: zeros of X say that columns are orthogonal, not that
+        they share no row.
+        """
+        return None
 
     @abstractmethod
     def gram(self) -> Array:
@@ -129,16 +142,20 @@ class ToeplitzStrategy(Strategy):
         norms = self.column_norms
         if norms is not None and (norms.shape != (self.steps,) or not (norms > 0).all()):
             raise SordinoError(f"column norms must be {self.steps} positive numbers")
+        check_factors("the first coefficient of a strategy", c[:1])
+        check_factors("column norms", np.ones(1) if norms is None else norms)
 
-    @classmethod
-    def from_blt(cls, theta: ArrayLike, omega: ArrayLike, steps: int) -> ToeplitzStrategy:
+    @staticmethod
+    def from_blt(
+        theta: ArrayLike, omega: ArrayLike, steps: int, column_norms: Array | None = None
+    ) -> BLTStrategy:
         """Buffered linear Toeplitz: ``c_0 = 1``, ``c_k = sum_i omega_i theta_i^(k-1)``."""
         theta_, omega_ = np.asarray(theta, np.float64), np.asarray(omega, np.float64)
         c = np.empty(steps)
         c[0] = 1.0
         powers = np.arange(steps - 1, dtype=np.float64)
         c[1:] = sum((w * th**powers for th, w in zip(theta_, omega_, strict=True)), np.zeros(1))
-        return cls(c, steps)
+        return BLTStrategy(c, steps, column_norms, theta_, omega_)
 
     @cached_property
     def is_monotone(self) -> bool:
@@ -146,7 +163,13 @@ class ToeplitzStrategy(Strategy):
         c = self.coefficients
         return self.column_norms is None and bool((c >= 0).all() and (np.diff(c) <= 0).all())
 
-    def _weights(self, clips: Array | None) -> Array | None:
+    def bands(self) -> int:
+        last = int(np.flatnonzero(self.coefficients)[-1])
+        # Powers that double precision cannot hold any more are no zeros of C.
+        return self.steps if abs(self.coefficients[last]) < _UNDERFLOW else last + 1
+
+    def weights(self, clips: Array | None) -> Array | None:
+        """What multiplies column t: its clip over its norm; None where all are 1."""
         if self.column_norms is None:
             return clips
         inverse: Array = 1.0 / self.column_norms
@@ -169,7 +192,7 @@ class ToeplitzStrategy(Strategy):
         return X
 
     def fixed_batch_energy(self, separation: int, clips: Array | None = None) -> Array:
-        w = self._weights(clips)
+        w = self.weights(clips)
         count = min(separation, self.steps)
         if w is None and (self.coefficients >= 0).all():
             # Pattern j is pattern 0 moved down by j rows and cut off: one pass serves them all.
@@ -180,8 +203,7 @@ class ToeplitzStrategy(Strategy):
         # One cumulative sum per lag that is a multiple of the separation: O(steps x epochs), and
         # nothing beyond the bands.
         energy = np.zeros(count)
-        bands = int(np.flatnonzero(self.coefficients)[-1]) + 1
-        for lag in range(0, bands, separation):
+        for lag in range(0, self.bands(), separation):
             term = np.abs(self.lag(lag))
             if w is not None:
                 term = term * w[: self.steps - lag] * w[lag:]
@@ -199,6 +221,14 @@ class ToeplitzStrategy(Strategy):
         if self.column_norms is not None:
             X /= np.outer(self.column_norms[P], self.column_norms[P])
         return X
+
+
+@dataclass(frozen=True, eq=False)
+class BLTStrategy(ToeplitzStrategy):
+    """A Toeplitz strategy that is known by its buffers; made by `ToeplitzStrategy.from_blt`."""
+
+    theta: Array = field(default_factory=lambda: np.zeros(0))
+    omega: Array = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,7 +297,10 @@ class PhasesStrategy(Strategy):
     def steps(self) -> int:  # type: ignore[override]
         return sum(part.steps for part in self.parts)
 
-    def _placed(self) -> Iterator[tuple[Strategy, int, float]]:
+    def bands(self) -> int | None:
+        return _most_bands(self.parts)
+
+    def placed(self) -> Iterator[tuple[Strategy, int, float]]:
         """Each part with its first step and what multiplies its block."""
         first = 0
         for part, scale in zip(self.parts, self.scales, strict=True):
@@ -282,7 +315,7 @@ class PhasesStrategy(Strategy):
         """Pattern j meets the part that starts at step o as that part's pattern ``j - o``."""
         j = np.arange(min(separation, self.steps))
         energy = np.zeros(j.size)
-        for part, first, factor in self._placed():
+        for part, first, factor in self.placed():
             own = None if clips is None else clips[first : first + part.steps]
             local = part.fixed_batch_energy(separation, own)
             residue = (j - first) % separation
@@ -293,7 +326,7 @@ class PhasesStrategy(Strategy):
     def block(self, pattern: ArrayLike) -> Array:
         P = np.asarray(pattern)
         X = np.zeros((P.size, P.size))
-        for part, first, factor in self._placed():
+        for part, first, factor in self.placed():
             local = P - first
             inside = np.flatnonzero((local >= 0) & (local < part.steps))
             if inside.size:
@@ -328,6 +361,9 @@ class ParallelStrategy(Strategy):
     def channels(self) -> int:
         return len(self.parts)
 
+    def bands(self) -> int | None:
+        return _most_bands(self.parts)
+
     def gram(self) -> Array:
         _check_dense(self.channels * self.steps)
         return _block_diagonal([part.gram() for part in self.parts], self.scales)
@@ -353,6 +389,11 @@ class ParallelStrategy(Strategy):
         return _block_diagonal([part.block(pattern) for part in self.parts], self.scales)
 
 
+def _most_bands(parts: tuple[Strategy, ...]) -> int | None:
+    each = [part.bands() for part in parts]
+    return None if None in each else max(bands for bands in each if bands is not None)
+
+
 def _check_parts(parts: tuple[Strategy, ...], scales: tuple[float, ...], what: str) -> None:
     if not parts or len(parts) != len(scales):
         raise SordinoError(
@@ -360,8 +401,30 @@ def _check_parts(parts: tuple[Strategy, ...], scales: tuple[float, ...], what: s
         )
     if not all(np.isfinite(s) and s > 0 for s in scales):
         raise SordinoError(f"the scale of every {what} must be a positive number, got {scales}")
+    check_factors(f"the scale of every {what}", np.array(_factors(parts, scales)))
     if any(part.channels > 1 for part in parts):
         raise SordinoError(f"a {what} cannot have several channels of its own")
+
+
+def _factors(parts: tuple[Strategy, ...], scales: tuple[float, ...]) -> list[float]:
+    """What the noise of each part is multiplied by, with that of parts inside it."""
+    return [
+        scale * inner
+        for part, scale in zip(parts, scales, strict=True)
+        for inner in (
+            _factors(part.parts, part.scales) if isinstance(part, PhasesStrategy) else [1.0]
+        )
+    ]
+
+
+def check_factors(what: str, values: Array) -> None:
+    """Refuse factors of noise (or its inverses) that float32 cannot be trusted with."""
+    size = np.abs(values)
+    if not ((size >= 1 / LARGEST_FACTOR) & (size <= LARGEST_FACTOR)).all():
+        raise SordinoError(
+            f"{what} must be between {1 / LARGEST_FACTOR:g} and {LARGEST_FACTOR:g}: noise that is "
+            "multiplied by less may vanish in float32"
+        )
 
 
 def _block_diagonal(blocks: list[Array], scales: tuple[float, ...]) -> Array:

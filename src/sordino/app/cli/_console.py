@@ -20,7 +20,7 @@ from sordino._base.errors import PrivacyWarning, SordinoError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from sordino.planning import Plan
+    from sordino.planning import Plan, Spectrum
     from sordino.report import ScoreTable
 
 
@@ -74,12 +74,12 @@ def new_table(**settings: Any) -> Table:
     return Table(box=SIMPLE_HEAD, pad_edge=False, **settings)
 
 
-def show_plan(plan: Plan, parameters: int | None = None) -> None:
+def show_plan(plan: Plan, parameters: int | None = None, spectrum: Spectrum | None = None) -> None:
     """The plan's page: a panel on a terminal, plain lines elsewhere."""
-    lines = plan.lines()
+    lines = plan.lines(spectrum)
     if parameters is not None:
         size = plan.state_bytes(parameters)
-        lines.insert(-1, ("noise state", f"{_bytes(size)} for {parameters:,} parameters"))
+        lines.insert(-1, ("memory in all", f"{_bytes(size)} for {parameters:,} parameters"))
     console = out()
     if not console.is_terminal:
         width = max(len(heading) for heading, _ in lines)

@@ -36,8 +36,8 @@ class _OfTable:
 
     frame: pd.DataFrame | None = None
 
-    def _plan(self, examples: int, loss: LinearLoss) -> Plan:
-        plan: Plan = super()._plan(examples, loss)  # type: ignore[misc]
+    def _plan(self, examples: int, loss: LinearLoss, columns: int | None = None) -> Plan:
+        plan: Plan = super()._plan(examples, loss, columns)  # type: ignore[misc]
         show_plan(plan)
         return plan
 
@@ -147,7 +147,8 @@ class AuditTable:
 
     def plan(self, canaries: int) -> Plan:
         """The estimator's plan for these rows and some canaries."""
-        built: Plan = self.estimator._plan(len(self.rows) + canaries, self.loss)
+        examples, columns = len(self.rows) + canaries, self.rows.shape[1]
+        built: Plan = self.estimator._plan(examples, self.loss, columns)
         return built
 
     def start(self) -> NDArray[np.float32]:

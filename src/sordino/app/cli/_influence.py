@@ -1,10 +1,10 @@
-"""``sordino influence``: how much noise in each step matters, measured on public data."""
+"""``sordino influence`` and ``sordino spectrum``: what public data says about noise and curvature."""
 
 from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from sordino.app.cli._console import check_outputs, err, say
 from sordino.app.cli._train import TASKS, public_schema, resolve_task
 from sordino.engine import influence as influences
 from sordino.parts import schedules
+
+if TYPE_CHECKING:
+    from sordino.app.cli._fitting import AuditTable
 
 
 def influence(
@@ -32,8 +35,11 @@ def influence(
     task: Annotated[str, typer.Option(help="auto, classification or regression.")] = "auto",
     fit: Annotated[
         str,
-        typer.Option(help="exponential, or smooth: for momentum, or where it does not just rise."),
-    ] = "exponential",
+        typer.Option(
+            help="What is fitted: exponential, mom-exponential (both ends matter, as with momentum), "
+            "smooth (anything), or auto: the best of them."
+        ),
+    ] = "auto",
     ratio_cap: Annotated[
         float, typer.Option(help="Largest ratio between the noise of two steps.")
     ] = 2.0,
@@ -44,20 +50,11 @@ def influence(
 
     Plans with as many steps use it with --schedule influence --set schedule.file=FILE.
     """
-    require_choice("task", task, TASKS)
+    require_choice("fit", fit, influences.FITS)
     require_count("runs", runs, minimum=2)
     check_outputs(out_file)
-    from sordino.app.cli._fitting import prepared
-
     built = planning.Plan.load(plan_file)
-    frame = models.read_table(file)
-    with warnings.catch_warnings():
-        # What is taken from this table is public: that is what giving it here says.
-        warnings.simplefilter("ignore", PrivacyWarning)
-        schema = public_schema(frame, target, schema_file)
-        chosen, schema = resolve_task(task, schema)
-        table = prepared(chosen, frame, schema, {})
-    public = schedules.PublicData(table.rows, table.labels)
+    table, public = _public_table(file, target, schema_file, task)
     with err().status("simulating runs on public data"), engine.compilation_cache():
         estimate = influences.influence_by_gradient(
             built, table.loss, table.start(), public, runs=runs, seed=seed
@@ -70,3 +67,48 @@ def influence(
         f"wrote {out_file}; plan with it: sordino plan {built.recipe} ... --schedule influence "
         f"--set schedule.file={out_file}"
     )
+
+
+def spectrum(
+    file: Annotated[Path, typer.Argument(help="A PUBLIC table like the private one.")],
+    *,
+    out_file: Annotated[Path, typer.Option("--out", help="The spectrum file to write.")],
+    target: Annotated[
+        str | None, typer.Option(help="The column to predict (or named in the schema).")
+    ] = None,
+    schema_file: Annotated[
+        Path | None, typer.Option("--schema", help="Bounds, categories and classes, as for train.")
+    ] = None,
+    task: Annotated[str, typer.Option(help="auto, classification or regression.")] = "auto",
+) -> None:
+    """Measure a problem's curvature on public data; write a file for predicted losses.
+
+    Plans and comparisons use it with --spectrum FILE.
+    """
+    check_outputs(out_file)
+    table, public = _public_table(file, target, schema_file, task)
+    with err().status("fitting the public rows"), engine.compilation_cache():
+        found = influences.public_spectrum(table.loss, table.start(), public)
+    found.save(out_file)
+    say(
+        f"{len(found.eigenvalues):,} eigenvalues on {len(public):,} public rows, the largest "
+        f"{max(found.eigenvalues):.3g}, all together {sum(found.eigenvalues):.3g}\n"
+        f"wrote {out_file}; use it: sordino plan --compare ... --spectrum {out_file}"
+    )
+
+
+def _public_table(
+    file: Path, target: str | None, schema_file: Path | None, task: str
+) -> tuple[AuditTable, schedules.PublicData]:
+    """A public table as `sordino train` would prepare it."""
+    require_choice("task", task, TASKS)
+    from sordino.app.cli._fitting import prepared
+
+    frame = models.read_table(file)
+    with warnings.catch_warnings():
+        # What is taken from this table is public: that is what giving it here says.
+        warnings.simplefilter("ignore", PrivacyWarning)
+        schema = public_schema(frame, target, schema_file)
+        chosen, schema = resolve_task(task, schema)
+        table = prepared(chosen, frame, schema, {})
+    return table, schedules.PublicData(table.rows, table.labels)

@@ -1,5 +1,5 @@
-"""The command line: ``sordino plan``, ``recipes``, ``influence``, ``train``, ``predict``, ``verify``,
-``demo``, ``audit``, ``ledger``, ``federated``, ``party``.
+"""The command line: ``sordino plan``, ``recipes``, ``influence``, ``spectrum``, ``train``,
+``predict``, ``verify``, ``demo``, ``audit``, ``ledger``, ``federated``, ``party``.
 
 Heavy imports happen inside the commands, so that ``sordino --help`` answers at once. Bad input ends
 in one line on standard error and exit code 2; Ctrl-C in exit code 130.
@@ -24,7 +24,7 @@ from sordino.app.cli._audit import app as audit
 from sordino.app.cli._console import INTERRUPTED, err, say_error, spoken_warnings
 from sordino.app.cli._demo import demo
 from sordino.app.cli._federated import app as federated
-from sordino.app.cli._influence import influence
+from sordino.app.cli._influence import influence, spectrum
 from sordino.app.cli._ledger import app as ledger
 from sordino.app.cli._party import app as party
 from sordino.app.cli._plan import plan, recipes
@@ -90,7 +90,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(plan, recipes, influence),
+    *(plan, recipes, influence, spectrum),
     *(train, predict, verify, demo),
 )
 for command in _COMMANDS:

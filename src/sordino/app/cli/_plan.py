@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -17,19 +17,42 @@ from sordino._base.errors import SordinoError, require_count
 from sordino._base.files import write_atomically
 from sordino._base.types import Json
 from sordino.app.cli._console import check_outputs, err, new_table, out, say, show_plan
-from sordino.app.cli._options import RecipeOptions, with_options
+from sordino.app.cli._options import RecipeOptions, with_fields, with_options
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sordino.planning import Plan, Recipe, RecipeRanking
+    from sordino.planning import Plan, Recipe, RecipeRanking, Spectrum
 
 _RUN = "The run"
 _BUDGET = "The budget"
 _OUTPUT = "Output"
+_THEORY = "Theory"
+
+
+def _fact(name: str) -> Any:
+    """An option for a fact about the loss."""
+    text = planning.FACTS[name]
+    return typer.Option(help=f"{text[0].upper()}{text[1:]}.", rich_help_panel=_THEORY)
+
+
+@dataclass(frozen=True)
+class _LossFacts:
+    """What a theorem needs to know about the loss."""
+
+    lipschitz: Annotated[float | None, _fact("lipschitz")] = None
+    smoothness: Annotated[float | None, _fact("smoothness")] = None
+    curvature: Annotated[float | None, _fact("curvature")] = None
+    gap: Annotated[float | None, _fact("gap")] = None
+    diameter: Annotated[float | None, _fact("diameter")] = None
+    dimension: Annotated[int | None, _fact("dimension")] = None
+
+    def given(self) -> Json:
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @with_options()
+@with_fields(_LossFacts, "facts")
 def plan(
     recipe: Annotated[
         list[str] | None,
@@ -48,7 +71,11 @@ def plan(
         float | None, typer.Option(help="Passes over the data.", rich_help_panel=_RUN)
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Steps, instead of epochs.", rich_help_panel=_RUN)
+        str | None,
+        typer.Option(
+            help="Steps, instead of epochs; auto with --theory: as many as its bound is least for.",
+            rich_help_panel=_RUN,
+        ),
     ] = None,
     epsilon: Annotated[
         float | None, typer.Option(help="Privacy budget.", rich_help_panel=_BUDGET)
@@ -56,6 +83,14 @@ def plan(
     delta: Annotated[
         float | None,
         typer.Option(help="Well below 1/examples.", rich_help_panel=_BUDGET),
+    ] = None,
+    mu: Annotated[
+        float | None,
+        typer.Option(help="Gaussian DP, instead of epsilon.", rich_help_panel=_BUDGET),
+    ] = None,
+    rho: Annotated[
+        float | None,
+        typer.Option(help="zCDP, instead of epsilon: mu^2 / 2.", rich_help_panel=_BUDGET),
     ] = None,
     noise_multiplier: Annotated[
         float | None,
@@ -85,6 +120,14 @@ def plan(
         bool,
         typer.Option("--compare", help="Rank all recipes at this budget.", rich_help_panel=_OUTPUT),
     ] = False,
+    spectrum_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--spectrum",
+            help="Predict losses for this file of `sordino spectrum`.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
     out_file: Annotated[
         Path | None,
         typer.Option("--out", help="Save the plan as JSON.", rich_help_panel=_OUTPUT),
@@ -98,8 +141,17 @@ def plan(
     ] = False,
     parameters: Annotated[
         int | None,
-        typer.Option(help="Model size, to show the noise's memory.", rich_help_panel=_OUTPUT),
+        typer.Option(help="Model size, to show what memory a run needs.", rich_help_panel=_OUTPUT),
     ] = None,
+    theory: Annotated[
+        bool,
+        typer.Option(
+            "--theory",
+            help="Take the settings of the theorem about the recipe, and show its bound.",
+            rich_help_panel=_THEORY,
+        ),
+    ] = False,
+    facts: _LossFacts,
     options: RecipeOptions,
 ) -> None:
     """Decide a private run and print it as a page; no data is read and no budget is spent."""
@@ -114,26 +166,37 @@ def plan(
         "examples": examples,
         "batch_size": batch_size,
         "epochs": epochs,
-        "steps": steps,
+        "steps": steps
+        if steps in (None, "auto")
+        else planning.Option("steps", int, "").parse(steps),
         "epsilon": epsilon,
         "delta": delta,
+        "mu": mu,
+        "rho": rho,
         "noise_multiplier": noise_multiplier,
         "noise": noise,
         "adjacency": adjacency,
         "unit": unit,
     }
     check_outputs(out_file, plot=plot)
+    spectrum = None if spectrum_file is None else planning.Spectrum.load(spectrum_file)
+    if facts.given() and not theory:
+        raise SordinoError(f"{next(iter(facts.given()))} is a fact for a theorem: add --theory")
     if compare:
+        if theory:
+            raise SordinoError("a theorem is about one recipe; leave --compare out")
         wanted = out_file is not None or plot is not None
-        built = _compared(names, request, options, as_json, wanted=wanted)
+        built = _compared(names, request, options, spectrum, as_json, wanted=wanted)
         _save(built, out_file, plot)
         return
 
+    if theory:
+        request |= {"settings": "theory", **facts.given()}
     built = planning.plan(names[0], **request, **options.of(names[0]))
     if as_json:
         say(json.dumps(built.to_json(), indent=1))
     else:
-        show_plan(built, parameters)
+        show_plan(built, parameters, spectrum)
     if unit != "example":
         err().print(
             f"[bold yellow]note:[/] this holds for a {unit} only if every {unit} has one row of the "
@@ -147,21 +210,26 @@ def _compared(
     names: list[str],
     request: Json,
     options: RecipeOptions,
+    spectrum: Spectrum | None,
     as_json: bool,
     *,
     wanted: bool,
 ) -> Plan | None:
     """Show the ranking; the best plan if it is `wanted` for a file."""
     request |= options.of(names[0] if len(names) == 1 else None)
-    if request.pop("noise_multiplier") is not None:
-        raise SordinoError(
-            "a comparison needs one budget for all: give epsilon and delta, not noise_multiplier"
-        )
+    for other in ("noise_multiplier", "mu", "rho"):
+        if request.pop(other) is not None:
+            raise SordinoError(
+                f"a comparison needs one budget for all: give epsilon and delta, not {other}"
+            )
     if request.pop("noise") != "gaussian":
         raise SordinoError("a comparison is of gaussian noise; plan one recipe with --noise")
     with err().status("planning") as status:
         result = planning.compare_recipes(
-            names or None, watch=lambda label: status.update(f"planning {label}"), **request
+            names or None,
+            spectrum=spectrum,
+            watch=lambda label: status.update(f"planning {label}"),
+            **request,
         )
     if as_json:
         say(json.dumps(result.to_json(), indent=1))
@@ -171,8 +239,11 @@ def _compared(
         return None
 
     asked = {**request, "adjacency": result.adjacency}
-    arguments = planning.arguments_for(result.best.recipe, result.best.options, asked)
-    return planning.plan(result.best.recipe, **arguments)
+    best = result.best
+    built = planning.plan(best.recipe, **planning.arguments_for(best.recipe, best.options, asked))
+    if best.learning_rate is None:
+        return built
+    return built.with_update(learning_rate=best.learning_rate)
 
 
 def _save(made: Plan | None, out_file: Path | None, plot: Path | None) -> None:
@@ -192,22 +263,22 @@ def _show_comparison(found: RecipeRanking) -> None:
     best = found.best
     console.print(
         f"All at epsilon {found.epsilon:.4g}, delta {found.delta:g}, {found.adjacency} adjacency and "
-        f"about {best.gradient_evaluations:,} gradient evaluations:"
+        f"about {max(row.gradient_evaluations for row in found.ranked):,} gradient evaluations:"
     )
     table = new_table()
-    table.add_column("")
     table.add_column("recipe and noise", overflow="fold")
+    table.add_column("loss", justify="right")
+    table.add_column("rate", justify="right")
     table.add_column("noise", justify="right")
-    table.add_column("slow\ngain", justify="right")
     table.add_column("steps", justify="right")
     table.add_column("memory", justify="right")
-    table.add_column("needs secret\nrandom batches")
+    table.add_column("needs secret\nbatches")
     for place, row in enumerate(found.ranked):
         table.add_row(
-            "best" if place == 0 else "",
             row.label,
-            f"{row.relative_error / best.relative_error:.2f} x",
-            f"{row.gain:.3g}",
+            "-" if row.predicted_loss is None else f"{row.predicted_loss:.4f}",
+            "-" if row.learning_rate is None else f"{row.learning_rate:.2g}",
+            f"{row.relative_error / best.relative_error:.2f}",
             f"{row.steps:,}",
             f"{row.noise_vectors:,}",
             "yes" if row.secret_batches else "no",
@@ -215,11 +286,16 @@ def _show_comparison(found: RecipeRanking) -> None:
         )
     console.print(table)
     console.print(
-        "noise: in the iterates, relative to the way of a gradient of norm clip; slow gain: how much "
-        "of slow noise gets there, against a plain gradient; memory: vectors of the model's size. "
+        "loss: predicted, above the optimum, at the best learning rate (rate); noise: in the iterates, "
+        "against the first row's; memory: vectors of the model's size. "
         "Recipes that pay for differences assume that those stay within their clip.",
         style="dim",
     )
+    for row in found.ranked:
+        if row.unpredicted:
+            console.print(
+                f"no prediction: {escape(row.label)}: {escape(row.unpredicted)}", style="dim"
+            )
     for label, reason in found.left_out:
         console.print(f"left out: {escape(label)}: {escape(reason)}", style="dim")
     console.print()
@@ -264,7 +340,7 @@ def _page(recipe: Recipe) -> Text:
         ("update", _updates(recipe)),
         ("batches", "all examples" if recipe.full_batch else ", ".join(recipe.samplings)),
         ("defaults", ", ".join(f"{k} {_short(v)}" for k, v in recipe.options.items())),
-        ("theory's settings from", _facts(recipe.name)),
+        ("--theory needs", _facts(recipe.name)),
         ("use when", recipe.use_when),
         ("avoid when", recipe.avoid_when),
         ("from", recipe.reference),
@@ -295,11 +371,9 @@ def _options(recipe: Recipe) -> Table:
 
 
 def _facts(name: str) -> str:
-    """What `theory_defaults` needs to know, where a theorem gives settings at all."""
-    try:
-        return ", ".join(planning.needed_facts(name))
-    except SordinoError:
-        return ""
+    """What theorems about a recipe need to know, where there is one."""
+    own = [", ".join(t.facts) for t in planning.THEOREMS if t.recipe == name]
+    return "; or ".join(own)
 
 
 def _short(value: object) -> str:

@@ -79,7 +79,7 @@ class TableRun:
             "epsilon": self.epsilon,
             "delta": self.delta,
             "recipe": self.recipe,
-            "options": options.of(models.automatic_recipe(self.recipe, self.adjacency)),
+            "options": options.of(models.automatic_recipe(self.recipe)),
             "epochs": self.epochs,
             "batch_size": self.batch_size,
             "adjacency": self.adjacency,

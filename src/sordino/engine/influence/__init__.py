@@ -27,9 +27,11 @@ __all__ = [
     "influence_by_hessian",
     "influence_by_retraining",
     "public_eigenvalues",
+    "public_spectrum",
 ]
 
 if TYPE_CHECKING:
+    from sordino.engine.influence._estimate import FITS as FITS
     from sordino.engine.influence._estimate import EstimatedInfluence as EstimatedInfluence
     from sordino.engine.influence._estimate import influence_by_gradient as influence_by_gradient
     from sordino.engine.influence._estimate import influence_by_hessian as influence_by_hessian
@@ -37,5 +39,6 @@ if TYPE_CHECKING:
         influence_by_retraining as influence_by_retraining,
     )
     from sordino.engine.influence._estimate import public_eigenvalues as public_eigenvalues
+    from sordino.engine.influence._estimate import public_spectrum as public_spectrum
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

@@ -26,22 +26,26 @@ from sordino.parts.schedules import (
     ExpInfluence,
     Influence,
     MomentumQuadratic,
+    MomExpFit,
+    MomExpInfluence,
     NoiseSchedule,
     PublicData,
     Quadratic,
     expinfl,
     fitted_expinfl,
+    fitted_momexpinfl,
+    momexpinfl,
     require_public,
     smoothed,
     subsampled_schedule,
     write_influence,
 )
 from sordino.parts.updates import UpdateSettings
-from sordino.planning import Plan
-from sordino.privacy import POISSON
+from sordino.planning import Plan, Spectrum
 
 Array = NDArray[np.float64]
-FITS = ("exponential", "smooth")
+AUTO = "auto"
+FITS = (AUTO, "exponential", "mom-exponential", "smooth")
 # The paper sets sigma_t to 20, 50, 100, 150 and 200 where the uniform schedule has 12.4.
 MULTIPLES = (1.6, 4.0, 8.0, 12.0, 16.0)
 LARGEST_HESSIAN = 2000
@@ -66,13 +70,45 @@ class EstimatedInfluence:
 
     def rate(self) -> float:
         """k >= 0 of ``q_t = c e^(kt)``, least squares weighted by the standard errors."""
+        return fitted_expinfl(*self._spread_out())
+
+    def both_ends(self) -> MomExpFit:
+        """The closest ``q_t = c1 e^(-kt) + c2 e^(kt)``, weighted by the standard errors."""
+        return fitted_momexpinfl(*self._spread_out())
+
+    def _spread_out(self) -> tuple[Array, Array]:
+        """q and its errors for all steps; those not measured count for nothing."""
         steps = self.plan.population.steps
-        # Steps that were not measured count for nothing: their error is beyond all others.
+        # Their error is beyond all others.
         largest = float(self.standard_error.max()) or 1.0
         q, error = np.zeros(steps), np.full(steps, 1e6 * largest)
         q[self.at - 1] = self.q
         error[self.at - 1] = np.maximum(self.standard_error, 1e-6 * largest)
-        return fitted_expinfl(q, error)
+        return q, error
+
+    def best_fit(self) -> str:
+        """The one of `FITS` that explains the estimate with the fewest numbers (Schwarz' criterion).
+
+        Squared distances in standard errors, plus ``ln n`` for each number that is fitted to n estimates:
+        2, 3, and one for every 5 steps of "smooth".
+        """
+        q, error = self._spread_out()
+        here = self.at - 1
+        count = here.size
+
+        def criterion(fit: str, fitted: float) -> float:
+            try:
+                log_q = self._log_q(fit)
+            except SordinoError:  # nowhere above 0
+                return math.inf
+            shape = np.exp(log_q - log_q.max())[here] / error[here]
+            target = q[here] / error[here]
+            size = max(0.0, float(shape @ target) / float(shape @ shape))
+            return float(np.sum((target - size * shape) ** 2)) + fitted * math.log(count)
+
+        smooth = count / 5 if count == q.size else count
+        numbers = {"exponential": 2.0, "mom-exponential": 3.0, "smooth": 1 + smooth}
+        return min(numbers, key=lambda fit: criterion(fit, numbers[fit]))
 
     def smooth_log_q(self) -> Array:
         """``log q_t`` (T,), averaged over 5 steps and floored at 1/1000 of the largest.
@@ -83,22 +119,23 @@ class EstimatedInfluence:
         complete = self.at.size == t.size
         return np.interp(t, self.at, smoothed(self.q, window=5 if complete else 1))
 
-    def schedule(self, fit: str = "exponential", *, ratio_cap: float | None = 2.0) -> NoiseSchedule:
+    def schedule(self, fit: str = AUTO, *, ratio_cap: float | None = 2.0) -> NoiseSchedule:
         """The schedule for `sordino.plan(..., schedule=...)`, which scales it to its budget.
 
         For a plan like this one: its steps, its learning rate, its kind of batches. Where those are
-        Poisson batches, whose budget is no sum of ``1/sigma^2``, also its epsilon and delta: the
+        secret, and the budget is no sum of ``1/sigma^2``, also its epsilon and delta: the
         schedule is fitted to the amplified cost here, by the influence before it is capped.
 
         Args:
-          fit: "exponential" (see `rate`; robust) or "smooth" (see `smooth_log_q`; for influence that
-            does not simply rise, as with momentum).
+          fit: "exponential" (see `rate`; rises or is flat), "mom-exponential" (see `both_ends`; matters at
+            both ends, or falls, as with momentum), "smooth" (see `smooth_log_q`; anything), or "auto":
+            the one of them that `best_fit` names.
           ratio_cap: largest ratio between the noise of two steps. A schedule that is too steep can be
             far worse than uniform noise, one that is too flat gives up little.
         """
         plan, population = self.plan, self.plan.population
-        require_choice("fit", fit, FITS)
-        if population.sampling == POISSON and plan.epsilon is not None and plan.delta is not None:
+        fit = self._chosen(fit)
+        if population.is_secret and plan.epsilon is not None and plan.delta is not None:
             return subsampled_schedule(
                 self._log_q(fit),
                 rate=population.rate,
@@ -107,10 +144,13 @@ class EstimatedInfluence:
                 delta=plan.delta,
                 adjacency=plan.guarantee.adjacency,
                 ratio_cap=ratio_cap,
+                sampling=population.sampling,
             )
         separation = least_separation(population)
         if fit == "exponential":
             return ExpInfluence(self.rate(), ratio_cap=ratio_cap, separation=separation)
+        if fit == "mom-exponential":
+            return MomExpInfluence(*self.both_ends(), ratio_cap=ratio_cap, separation=separation)
         return Influence(
             tuple(self.smooth_log_q().tolist()), ratio_cap=ratio_cap, separation=separation
         )
@@ -118,7 +158,7 @@ class EstimatedInfluence:
     def save(
         self,
         path: Path | str,
-        fit: str = "exponential",
+        fit: str = AUTO,
         *,
         ratio_cap: float | None = 2.0,
     ) -> Influence:
@@ -127,6 +167,7 @@ class EstimatedInfluence:
         In Python: ``sordino.plan(..., schedule="influence", **{"schedule.file": path})``. Plans with
         the same number of steps can use it, at any budget. `fit` and `ratio_cap` as in `schedule`.
         """
+        fit = self._chosen(fit)
         result = Influence(
             tuple(self._log_q(fit).tolist()),
             ratio_cap=ratio_cap,
@@ -143,11 +184,16 @@ class EstimatedInfluence:
         write_influence(path, result, about)
         return result
 
+    def _chosen(self, fit: str) -> str:
+        """`fit`, or what "auto" stands for."""
+        return self.best_fit() if require_choice("fit", fit, FITS) == AUTO else fit
+
     def _log_q(self, fit: str) -> Array:
-        """``log q_t`` (T,) by one of `FITS`."""
-        if require_choice("fit", fit, FITS) == "exponential":
-            return expinfl(self.rate(), self.plan.population.steps)
-        return self.smooth_log_q()
+        """``log q_t`` (T,) by one of `FITS` but "auto"."""
+        steps = self.plan.population.steps
+        if fit == "exponential":
+            return expinfl(self.rate(), steps)
+        return momexpinfl(*self.both_ends(), steps) if fit != "smooth" else self.smooth_log_q()
 
     def saving(self, other: Plan) -> float:
         """The share of the final objective that `other` is predicted to save.
@@ -331,27 +377,70 @@ def public_eigenvalues(loss: Loss, params: PyTree, public: PublicData) -> NDArra
     """
     rows = as_records(require_public(public).arrays)
     params = as_parameters(params)
+    hessian = _hessian(loss, params, rows, gram=True)
+    return np.maximum(np.linalg.eigvalsh(hessian), 0.0)
+
+
+def public_spectrum(loss: Loss, params: PyTree, public: PublicData) -> Spectrum:
+    """The spectrum of a problem like the private one, for `Plan.predicted_loss` and comparisons.
+
+    Minimises the public rows' mean loss from `params` on, with a penalty of 1/(2 n) of the squared
+    distance for n rows (few rows can be told apart by ever longer weights), and takes the Hessian there:
+    its eigenvalues, and how far the optimum is along each eigenvector.
+    """
+    from scipy.optimize import minimize
+
+    rows = as_records(require_public(public).arrays)
+    params = as_parameters(params)
+    flat, unravel = ravel_pytree(params)
+    _check_size(flat.size)
+    mean_loss, start = MeanLoss.of(loss), np.asarray(flat, np.float64)
+    ridge = 1 / len(public)
+    slope = jax.jit(jax.value_and_grad(lambda v: mean_loss(unravel(v), rows)))
+
+    def penalised(v: Array) -> tuple[float, Array]:
+        value, gradient = slope(jnp.asarray(v, flat.dtype))
+        away = v - start
+        return float(value) + ridge / 2 * float(away @ away), np.asarray(
+            gradient, float
+        ) + ridge * away
+
+    found = minimize(penalised, start, jac=True, method="L-BFGS-B", options={"maxiter": 500}).x
+    if not np.isfinite(found).all():
+        raise SordinoError(
+            "the loss of these public rows has no minimum; give other rows or params"
+        )
+    values, vectors = np.linalg.eigh(
+        _hessian(loss, unravel(jnp.asarray(found, flat.dtype)), rows, gram=False)
+    )
+    return Spectrum(
+        tuple(np.maximum(values, 0.0)[::-1]), tuple(((vectors.T @ (found - start)) ** 2)[::-1])
+    )
+
+
+def _hessian(
+    loss: Loss, params: PyTree, rows: tuple[PyTree, ...], *, gram: bool
+) -> NDArray[np.float64]:
+    """Of the rows' mean loss; `gram`: a smaller matrix with the same eigenvalues will do."""
     if isinstance(loss, LinearLoss) and np.ndim(params) == 1:
         X, y = rows
-        _check_size(min(X.shape))
+        _check_size(min(X.shape) if gram else X.shape[1])
         logits = loss.logits(params, X)
         _, second = jax.jvp(lambda z: loss.residual(z, y), (logits,), (jnp.ones_like(logits),))
         scaled = np.asarray(X, np.float64) * np.sqrt(np.maximum(second, 0.0))[:, None]
         n, d = scaled.shape
-        hessian = (scaled @ scaled.T if n < d else scaled.T @ scaled) / n
-    else:
-        flat, unravel = ravel_pytree(params)
-        _check_size(flat.size)
-        mean_loss = MeanLoss.of(loss)
+        return np.asarray((scaled @ scaled.T if gram and n < d else scaled.T @ scaled) / n)
+    flat, unravel = ravel_pytree(params)
+    _check_size(flat.size)
+    mean_loss = MeanLoss.of(loss)
 
-        def column(direction: jax.Array) -> jax.Array:
-            slope = jax.grad(lambda v: mean_loss(unravel(v), rows))
-            return jax.jvp(slope, (flat,), (direction,))[1]
+    def column(direction: jax.Array) -> jax.Array:
+        slope = jax.grad(lambda v: mean_loss(unravel(v), rows))
+        return jax.jvp(slope, (flat,), (direction,))[1]
 
-        columns = jax.jit(partial(jax.lax.map, column))(jnp.eye(flat.size))
-        hessian = np.asarray(columns, np.float64)
-        hessian = (hessian + hessian.T) / 2
-    return np.maximum(np.linalg.eigvalsh(hessian), 0.0)
+    columns = jax.jit(partial(jax.lax.map, column))(jnp.eye(flat.size))
+    hessian = np.asarray(columns, np.float64)
+    return (hessian + hessian.T) / 2
 
 
 def _known_momentum(plan: Plan) -> float:

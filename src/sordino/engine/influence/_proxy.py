@@ -57,6 +57,10 @@ def noise_multipliers(plan: Plan) -> Array:
 
 def proxy_population(population: Population, rows: int) -> Population:
     """The population of the same run on `rows` public rows: full batches full, others in size."""
+    if population.cycle is not None:
+        raise SordinoError(
+            "influence is estimated for independent noise; plan with sampling='poisson' or 'fixed'"
+        )
     everyone = population.batch_size == population.examples
     first = population.first_batch
     return replace(

@@ -20,8 +20,8 @@ from decimal import ROUND_FLOOR, Decimal
 from functools import lru_cache
 
 from sordino._base.errors import SordinoError, require_fraction, require_positive
-from sordino.privacy import KIND as SELECTION
 from sordino.privacy import (
+    GROUPED,
     MIN_MU,
     POISSON,
     Adjacency,
@@ -34,11 +34,12 @@ from sordino.privacy import (
     epsilon_of_selections,
     mu_from_epsilon_delta,
 )
+from sordino.privacy import KIND as SELECTION
 
 Charge = Guarantee | SelectionGuarantee
 UNIT_BITS = 256
 # A hint to use more noise than this many times what was planned would be no help.
-LARGEST_FACTOR = 30.0
+LARGEST_MULTIPLE = 30.0
 
 
 class BudgetExceeded(SordinoError):  # noqa: N818 (what happened, in the ledger's words)
@@ -256,12 +257,12 @@ def noise_factor(charges: Iterable[Charge], charge: Charge, allowance: Allowance
         return charge.gaussian_mu / room * (1 + 1e-6)
     # In the limit of many steps a sampled run is Gaussian too: a good first guess, and each check of
     # one costs a convolution (more of it the larger the noise).
-    low, high = 1.0, LARGEST_FACTOR
+    low, high = 1.0, LARGEST_MULTIPLE
     for _ in range(60):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if _limit_mu(_quieter(charge, middle)) <= room else (middle, high)
     for margin in (1.01, 1.05, 1.2, 1.5):
-        if high * margin > LARGEST_FACTOR:
+        if high * margin > LARGEST_MULTIPLE:
             return None
         if ComposedCost.of([*spent, _quieter(charge, high * margin)]).within(allowance):
             return high * margin
@@ -287,7 +288,8 @@ def restated(charge: Charge, adjacency: str, unit: str) -> Charge:
       the same mu holds for zero-out.
     * From add-remove to zero-out: a row that contributes nothing is a row that is not there, wherever
       add-remove holds (Poisson or full batches, public divisor).
-    * From zero-out to add-remove: only for Poisson releases; in a fixed order a removed row moves others.
+    * From zero-out to add-remove: only for Poisson releases; in a fixed order, or in groups by position, a
+      removed row moves others.
     """
     if charge.unit != unit:
         raise SordinoError(
@@ -307,7 +309,8 @@ def restated(charge: Charge, adjacency: str, unit: str) -> Charge:
         if adjacency == Adjacency.REPLACE_ONE:
             return charge.under_replace_one()
         return replace(charge, adjacency=adjacency)
-    if any(part.sampling != POISSON for part in charge.sampled):
+    known = (POISSON,) if adjacency == Adjacency.ADD_REMOVE else (POISSON, GROUPED)
+    if any(part.sampling not in known for part in charge.sampled):
         raise refused
     doubled = Adjacency(adjacency).factor
     return replace(

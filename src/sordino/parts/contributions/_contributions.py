@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import (
     SordinoError,
-    known_fields,
     require_count,
     require_fraction,
     require_positive,
     shown,
 )
-from sordino._base.registry import Registry
 from sordino._base.types import Json
 
 if TYPE_CHECKING:
@@ -109,26 +107,10 @@ class Gradient(Contribution):
     kind: ClassVar[str] = "gradient"
 
     def rule(self) -> Rule:
-        return _rules().GradientRule()
+        return rules().GradientRule()
 
     def describe(self) -> str:
         return f"each example adds its gradient, of norm at most {self.clip:g}"
-
-
-@dataclass(frozen=True)
-class WeightedGradient(Contribution):
-    """``clip((t+1) g)``: a gradient with growing weight (the plain accelerated method)."""
-
-    kind: ClassVar[str] = "weighted-gradient"
-
-    def rule(self) -> Rule:
-        return _rules().WeightedRule()
-
-    def terms(self, steps: int) -> Mapping[str, Array]:
-        return {**super().terms(steps), "now": np.arange(1.0, steps + 1)}
-
-    def describe(self) -> str:
-        return f"each example adds t times its gradient, of norm at most {self.clip:g} in all"
 
 
 @dataclass(frozen=True)
@@ -145,13 +127,13 @@ class Recursive(Contribution):
             raise SordinoError("decay must be less than 1")
 
     def rule(self) -> Rule:
-        return _rules().RecursiveRule()
+        return rules().RecursiveRule()
 
     def terms(self, steps: int) -> Mapping[str, Array]:
         return {**super().terms(steps), "now": np.ones(steps), "before": self.carry_over(steps)}
 
     def carry_over(self, steps: int) -> Array:
-        return _after_first(steps, self.recursion)
+        return after_first(steps, self.recursion)
 
     @property
     def decay(self) -> float:
@@ -164,33 +146,6 @@ class Recursive(Contribution):
         return (
             f"each example adds g(x_t) - {self.recursion:g} g(x_t-1), clipped together to norm "
             f"{self.clip:g}"
-        )
-
-
-@dataclass(frozen=True)
-class WeightedRecursive(Contribution):
-    """``clip((t+1) g(x_t) - t g(x_{t-1}), C)`` from t = 0, summed up (papers/02 1.1, papers/03 1.5)."""
-
-    kind: ClassVar[str] = "weighted-recursive"
-    gradients: ClassVar[int] = 2
-
-    def rule(self) -> Rule:
-        return _rules().RecursiveRule()
-
-    def terms(self, steps: int) -> Mapping[str, Array]:
-        t = np.arange(float(steps))
-        return {**super().terms(steps), "now": t + 1, "before": t}
-
-    def carry_over(self, steps: int) -> Array:
-        return _after_first(steps, 1.0)
-
-    @property
-    def decay(self) -> float:
-        return 1.0
-
-    def describe(self) -> str:
-        return (
-            f"each example adds t g(x_t) - (t-1) g(x_t-1), clipped together to norm {self.clip:g}"
         )
 
 
@@ -212,7 +167,7 @@ class TwoClip(Contribution):
         require_positive("gamma", self.gamma, maximum=1.0)
 
     def rule(self) -> Rule:
-        return _rules().TwoClipRule()
+        return rules().TwoClipRule()
 
     def bounds(self, steps: int) -> Array:
         keep = self.carry_over(steps)
@@ -227,7 +182,7 @@ class TwoClip(Contribution):
         }
 
     def carry_over(self, steps: int) -> Array:
-        return _after_first(steps, 1 - self.gamma)
+        return after_first(steps, 1 - self.gamma)
 
     @property
     def decay(self) -> float:
@@ -253,7 +208,7 @@ class GradientPair(Contribution):
     channels: ClassVar[int] = 2
 
     def rule(self) -> Rule:
-        return _rules().PairRule()
+        return rules().PairRule()
 
     def describe(self) -> str:
         return "each example adds its gradients at this point and at the last one"
@@ -282,7 +237,7 @@ class Lagged(Contribution):
         require_count("lag", self.lag)
 
     def rule(self) -> Rule:
-        return _rules().LaggedRule(self.lag)
+        return rules().LaggedRule(self.lag)
 
     @property
     def stationary_from(self) -> int:
@@ -329,7 +284,7 @@ class Anchored(Lagged):
         require_clip("residual_clip", self.residual_clip)
 
     def rule(self) -> Rule:
-        return _rules().AnchoredRule(self.lag)
+        return rules().AnchoredRule(self.lag)
 
     def bounds(self, steps: int) -> Array:
         return np.concatenate([super().bounds(steps), np.full((1, steps), self.residual_clip)])
@@ -344,39 +299,6 @@ class Anchored(Lagged):
         )
 
 
-def _admit(kind: str, cls: object) -> type[Contribution]:
-    if not (isinstance(cls, type) and issubclass(cls, Contribution) and is_dataclass(cls)):
-        raise SordinoError(f"a contribution is a dataclass of Contribution, got {shown(cls)}")
-    if cls.kind != kind:
-        raise SordinoError(f"a contribution goes by its kind, {cls.kind!r}")
-    return cls
-
-
-# By kind, for plans that are read back.
-CONTRIBUTIONS: Registry[type[Contribution]] = Registry("contribution", admit=_admit)
-for _cls in (
-    Gradient,
-    WeightedGradient,
-    Recursive,
-    WeightedRecursive,
-    TwoClip,
-    GradientPair,
-    Lagged,
-    Anchored,
-):
-    CONTRIBUTIONS.add(_cls.kind, _cls)
-
-
-def contribution_from_json(data: Json) -> Contribution:
-    """The contribution that `to_json` described."""
-    if not isinstance(data, dict):
-        raise SordinoError(f"a contribution must be a table of fields, got {shown(data)}")
-    given = dict(data)
-    kind = given.pop("kind", "")
-    cls = CONTRIBUTIONS[kind]
-    return cls(**known_fields(f"a {kind} contribution", given, cls))
-
-
 def require_clip(name: str, value: float) -> float:
     """`value` as a float if float32 vectors can be held to it."""
     clip = require_positive(name, value)
@@ -388,13 +310,13 @@ def require_clip(name: str, value: float) -> float:
     return clip
 
 
-def _rules() -> ModuleType:
+def rules() -> ModuleType:
     """The rules' module: it needs jax, which tables of recipes and cached comparisons do not."""
     from sordino.parts.contributions import _rules as rules
 
     return rules
 
 
-def _after_first(steps: int, value: float) -> Array:
+def after_first(steps: int, value: float) -> Array:
     """0 in the first step, then `value`."""
     return np.where(np.arange(steps) == 0, 0.0, value)

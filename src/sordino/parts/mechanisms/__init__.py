@@ -22,9 +22,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from sordino.parts.mechanisms._base import LONGEST_MATRIX as LONGEST_MATRIX
     from sordino.parts.mechanisms._base import Mechanism as Mechanism
     from sordino.parts.mechanisms._cancelling import Cancelling as Cancelling
     from sordino.parts.mechanisms._catalogue import MECHANISMS as MECHANISMS
+    from sordino.parts.mechanisms._catalogue import check_noise_stays as check_noise_stays
     from sordino.parts.mechanisms._catalogue import fit_mechanism as fit_mechanism
     from sordino.parts.mechanisms._catalogue import mechanism_fields as mechanism_fields
     from sordino.parts.mechanisms._catalogue import mechanism_from_json as mechanism_from_json

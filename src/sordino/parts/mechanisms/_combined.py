@@ -50,7 +50,7 @@ from sordino.parts.mechanisms._base import (
 from sordino.parts.mechanisms._maps import Channels
 from sordino.parts.mechanisms._toeplitz import packed, scale_rows, unpacked
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
-from sordino.privacy import MatrixStrategy, ParallelStrategy, PhasesStrategy
+from sordino.privacy import MatrixStrategy, ParallelStrategy, PhasesStrategy, check_factors
 
 
 class _Combined(Mechanism):
@@ -324,12 +324,12 @@ class ScaledDraws(Mechanism):
             raise SordinoError(
                 f"scaled draws are for at most {LONGEST_MATRIX:,} steps, got {self.steps:,}"
             )
-        # The smallest normal number: a float32 below it may be flushed to zero, which is no noise.
-        usable = np.isfinite(scales) & (scales >= np.finfo(np.float32).tiny)
+        usable = np.isfinite(scales) & (scales > 0)
         if scales.shape != (self.steps,) or not usable.all():
             raise SordinoError(
                 f"scales must be {self.steps} positive numbers within float32, one for each step"
             )
+        check_factors("the scales of draws", self.draw_scales())
 
     @property
     def steps(self) -> int:  # type: ignore[override]
@@ -344,6 +344,7 @@ class ScaledDraws(Mechanism):
 
     @cached_property
     def _encoder(self) -> NDArray[np.float64]:
+        self.inner.strategy()  # refuses factors that noise may vanish by
         N = self.noising_matrix()
         return np.tril(solve_triangular(N, np.eye(self.steps), lower=True))
 

@@ -64,10 +64,14 @@ class NesterovMap(LinearMap):
         x = (1 - tau) y + tau z,  tau = 2/(t+3) ;                           output y_1 .. y_T .
 
     With ``X_t = (t+1)(t+2) x_t`` the coupling is ``X_{t+1} = X_t + (t+2) (S_t / beta + 2 z_{t+1})``.
+    For weights ``eta_t = (t+1)^power`` it is, with ``A_t = eta_0 + .. + eta_t`` and ``X_t = A_t x_t``,
+    ``X_{t+1} = X_t + A_t / eta_t S_t / beta + eta_{t+1} z_{t+1}``. Not `summed`: the input is S itself.
     """
 
     kappa: float = 0.5
     beta: float = 1.0
+    power: float = 1.0
+    summed: bool = True
     name: str = field(default="accelerated coupling", init=False)
     kind: ClassVar[str] = "nesterov-coupling"
     prefers_leaky: ClassVar[bool] = True
@@ -75,11 +79,18 @@ class NesterovMap(LinearMap):
     def __post_init__(self) -> None:
         object.__setattr__(self, "kappa", require_positive("kappa", self.kappa))
         object.__setattr__(self, "beta", require_positive("beta", self.beta))
+        object.__setattr__(self, "power", require_positive("power", self.power))
 
     def apply(self, x: npt.ArrayLike) -> Array:
-        S = _running_sum(np.asarray(x, np.float64)) / self.beta
+        S = np.asarray(x, np.float64)
+        S = (_running_sum(S) if self.summed else S) / self.beta
         z = self.kappa * _running_sum(S)
         t = _steps_of(S)
+        if self.power != 1:
+            eta = (t + 1) ** self.power
+            A = _running_sum(eta)
+            after = _running_sum(A / eta * S + (t + 2) ** self.power * z)
+            return np.concatenate([np.zeros_like(after[:1]), after[:-1]]) / A + S / eta
         after = _running_sum((t + 2) * (S + 2 * z))  # X_{t+1}
         before = np.concatenate([np.zeros_like(after[:1]), after[:-1]])  # X_t
         return before / ((t + 1) * (t + 2)) + S / (t + 1)
@@ -89,7 +100,37 @@ class NesterovMap(LinearMap):
         return Workload("double prefix", ratios=(1.0, 1.0))
 
     def to_json(self) -> Json:
-        return {"kind": self.kind, "kappa": self.kappa, "beta": self.beta}
+        data: Json = {"kind": self.kind, "kappa": self.kappa, "beta": self.beta}
+        # Absent at their defaults, as in plans that were made before there were others.
+        data |= {} if self.power == 1 else {"power": self.power}
+        return data | ({} if self.summed else {"summed": False})
+
+
+@dataclass(frozen=True)
+class RunningMeanMap(LinearMap):
+    """Iterates of steps along ``S_t / eta_t``, ``eta_t = (t+1)^power``, from differences, t = 0..T-1:
+
+    S += Delta_t,   x += S / eta_t ;                                    output x_1 .. x_T .
+    """
+
+    power: float = 1.0
+    name: str = field(default="steps along the running mean", init=False)
+    kind: ClassVar[str] = "running-mean"
+    prefers_leaky: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "power", require_positive("power", self.power))
+
+    def apply(self, x: npt.ArrayLike) -> Array:
+        S = _running_sum(np.asarray(x, np.float64))
+        return _running_sum(S / (_steps_of(S) + 1) ** self.power)
+
+    def nearest_toeplitz(self) -> Workload:
+        """The sums, of which the steps are fractions."""
+        return Workload.prefix()
+
+    def to_json(self) -> Json:
+        return {"kind": self.kind, "power": self.power}
 
 
 @dataclass(frozen=True)
@@ -282,7 +323,10 @@ def _maps_of(data: Json) -> tuple[LinearMap, ...]:
 
 
 READERS[AnytimeMap.kind] = lambda data: AnytimeMap()
-READERS[NesterovMap.kind] = lambda data: NesterovMap(data["kappa"], data["beta"])
+READERS[NesterovMap.kind] = lambda data: NesterovMap(
+    data["kappa"], data["beta"], data.get("power", 1.0), data.get("summed", True) is not False
+)
+READERS[RunningMeanMap.kind] = lambda data: RunningMeanMap(data["power"])
 READERS[LaggedMomentumMap.kind] = lambda data: LaggedMomentumMap(
     data["lag"], data["beta"], data["gamma"], data["alpha"]
 )

@@ -13,20 +13,28 @@ At a fixed pattern the best split is ``s_p^2 ~ sqrt(q_p / E_p) / c_p``, with roo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from sordino._base.errors import SordinoError, require_count, require_fraction, require_positive
+from sordino._base.types import Json
 from sordino.parts.mechanisms._base import Mechanism
 from sordino.parts.mechanisms._combined import Parallel, Phases
 from sordino.parts.mechanisms._maps import Channels
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
-from sordino.privacy import ENUMERATION_LIMIT, FixedBatches, Participation, SinglePass, Strategy
+from sordino.privacy import (
+    ENUMERATION_LIMIT,
+    FixedBatches,
+    Participation,
+    SinglePass,
+    Strategy,
+    sensitivity,
+)
 
 Array = NDArray[np.float64]
-Fit = Callable[[Workload, Participation], Mechanism]
+Fit = Callable[[LinearMap, Participation], Mechanism]
 
 
 @dataclass(frozen=True)
@@ -162,6 +170,7 @@ def lagged_mechanism(
     participation: Participation,
     fit: Fit,
     iterate_map: LinearMap,
+    own_maps: bool = False,
 ) -> Phases | Parallel:
     """Noise for Algorithm 2' (papers/00 1.3): one part for the first epoch, one for the differences.
 
@@ -174,10 +183,13 @@ def lagged_mechanism(
       beta: decay of the momentum that the parts are fitted for.
       clips: ``(C1, Cy)`` for the anchor-free form, ``Cy = (1-gamma) C2 + gamma C1``; a third bound
         ``Cr`` of the residual makes it the anchored form with two channels.
-      participation: fixed batches of separation `lag`; the recursion is exact for no other.
+      participation: fixed batches of separation `lag`, for which the recursion is exact; or of a divisor of
+        it (cyclic batches), where differences are those of another draw from the same group.
       fit: a mechanism for a workload under a participation rule.
       iterate_map: the map from the stream (gradients in the first epoch, differences afterwards) to what
         the noise is judged by, such as `LaggedMomentumMap`; for the anchored form a `Channels`.
+      own_maps: fit the differences (and the residual) also to their part of `iterate_map`, not only
+        to a decayed sum, and take what is better.
     """
     steps, lag = require_count("steps", steps), require_count("lag", lag)
     beta = require_fraction("beta", beta, closed=True)
@@ -185,20 +197,56 @@ def lagged_mechanism(
     decayed = Workload("momentum", ratios=(beta,))
     lengths = [n for n in (min(steps, lag), steps - lag) if n > 0]
     count = len(lengths)
-    phases = Phases(tuple(fit(decayed, FixedBatches(n, lag)) for n in lengths), (1.0,) * count)
+    apart = getattr(participation, "separation", lag)
     maps = iterate_map.parts if isinstance(iterate_map, Channels) else (iterate_map,)
+    fitted = [fit(decayed, FixedBatches(n, apart)) for n in lengths]
+    if own_maps and count == 2:
+        fitted[1] = _better(fitted[1], fit, Later(maps[0], lag), FixedBatches(lengths[1], apart))
+    phases = Phases(tuple(fitted), (1.0,) * count)
     # One part at a time: the noise of the others has weight 0.
     belongs = np.repeat(np.eye(count), lengths, axis=1)
     energies = [float(np.mean(phases.workload_error(maps[0], own) ** 2)) for own in belongs]
     parts, bounds, starts = list(phases.parts), list(clips[:count]), [0, lag][:count]
     if len(clips) == 3:
-        residual = fit(decayed, FixedBatches(steps, lag))
+        residual = fit(decayed, FixedBatches(steps, apart))
+        if own_maps:
+            residual = _better(residual, fit, maps[1], FixedBatches(steps, apart))
         energies.append(float(np.mean(residual.workload_error(maps[1]) ** 2)))
         parts, bounds, starts = [*parts, residual], [*bounds, clips[2]], [*starts, 0]
     strategies = [part.strategy() for part in parts]
     scales = optimal_scales(strategies, participation, bounds, energies, starts).scales
     phases = Phases(phases.parts, scales[:count])
     return phases if len(clips) == 2 else Parallel((phases, parts[-1]), (1.0, scales[-1]))
+
+
+@dataclass(frozen=True)
+class Later(LinearMap):
+    """What `full` makes of a stream that begins at step `start`: its lower right corner."""
+
+    full: LinearMap
+    start: int
+    name: str = field(default="later part", init=False)
+
+    def apply(self, x: ArrayLike) -> Array:
+        given = np.asarray(x, np.float64)
+        before = np.zeros((self.start, *given.shape[1:]))
+        return self.full.apply(np.concatenate([before, given]))[self.start :]
+
+    def nearest_toeplitz(self) -> Workload:
+        return self.full.nearest_toeplitz()
+
+    def to_json(self) -> Json:
+        raise SordinoError("a part of a map is fitted to, and not stored")
+
+
+def _better(fitted: Mechanism, fit: Fit, own: LinearMap, rule: Participation) -> Mechanism:
+    """`fitted`, or what is fitted to the map itself, whichever leaves less noise in it."""
+
+    def cost(mechanism: Mechanism) -> float:
+        shift = sensitivity(mechanism.strategy(), rule).value
+        return shift * float(np.linalg.norm(mechanism.workload_error(own)))
+
+    return min((fitted, fit(own, rule)), key=cost)
 
 
 def _check_lagged(
@@ -215,10 +263,10 @@ def _check_lagged(
         )
     # In a single epoch nothing lags behind anything.
     separation = getattr(participation, "separation", lag if steps <= lag else None)
-    if not isinstance(participation, FixedBatches | SinglePass) or separation != lag:
+    if not isinstance(participation, FixedBatches | SinglePass) or lag % (separation or lag + 1):
         raise SordinoError(
             f"differences to the same batch {lag} steps ago need fixed batches with {lag} steps in "
-            f"an epoch, got {participation}"
+            f"an epoch, or cyclic ones of a divisor of that, got {participation}"
         )
     channels = len(iterate_map.parts) if isinstance(iterate_map, Channels) else 1
     if len(clips) not in (2, 3) or channels != len(clips) - 1:

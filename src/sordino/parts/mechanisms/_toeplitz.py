@@ -12,7 +12,8 @@ One fresh draw per step and q vectors of state, whatever the number of steps.
 
 *Column normalisation*: dividing column t of C by its norm makes every column count fully (a truncated
 Toeplitz matrix wastes its last columns): exact for one participation, a few percent less noise. The
-noise of step t is then multiplied by that norm.
+noise of step t is then multiplied by that norm. Over several epochs other sizes of the columns than
+their norms are better still, above all for maps that are not Toeplitz: see `factorize/_scaled.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
+from scipy.fft import irfft, next_fast_len, rfft
 from scipy.linalg import toeplitz as toeplitz_matrix
 
 from sordino._base.codec import pack, unpack
@@ -32,9 +34,10 @@ from sordino._base.errors import SordinoError, require_count
 from sordino._base.types import Json
 from sordino.parts._rounding import full_product
 from sordino.parts.mechanisms._base import READERS, Draw, Mechanism, check_matrix_size
-from sordino.parts.mechanisms._workloads import Workload
+from sordino.parts.mechanisms._workloads import LinearMap, Workload
 from sordino.parts.mechanisms.factorize._blt import optimize_blt
 from sordino.parts.mechanisms.factorize._error import dense_error, toeplitz_error
+from sordino.parts.mechanisms.factorize._scaled import optimize_scaled
 from sordino.parts.mechanisms.factorize._toeplitz import (
     column_norms,
     inverse_coefficients,
@@ -66,6 +69,16 @@ def useful_column_norms(
     plain = toeplitz_error(coefficients, workload, steps) * float(norms[0])
     scaled = normalized_error(coefficients, norms, workload, steps)
     return norms if np.mean(scaled**2) < np.mean(plain**2) else None
+
+
+def nearest_order(participation: Participation) -> tuple[int, int]:
+    """Steps, and steps between two uses of one example: of the fixed order that stands for the rule.
+
+    Only what a strategy is fitted to; its sensitivity is that of the rule itself.
+    """
+    steps, uses = participation.steps, participation.max_participations
+    separation = getattr(participation, "separation", None) or max(1, -(-steps // uses))
+    return steps, min(separation, steps)
 
 
 def normalized_error(
@@ -125,6 +138,8 @@ class ToeplitzMechanism(Mechanism):
         return ToeplitzStrategy(self.strategy_coefficients(), self.steps, norms)
 
     def _toeplitz_error(self, workload: Workload) -> NDArray[np.float64]:
+        if self.column_norms is not None and self.steps > _LONGEST:
+            return self._map_error(workload, None)
         return normalized_error(
             self.strategy_coefficients(), self.column_norms, workload, self.steps
         )
@@ -136,15 +151,29 @@ class ToeplitzMechanism(Mechanism):
         )
         return N if self.column_norms is None else self.column_norms[:, None] * N
 
+    def draw_energy(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
+        scale = 1.0 if self.column_norms is None else self.column_norms.astype(np.float64)[:, None]
+        backwards = (scale * columns)[::-1]
+        if isinstance(self, Independent):
+            return np.asarray(np.sum(backwards**2, axis=0))
+        kernel = inverse_coefficients(self.strategy_coefficients(), self.steps)
+        size = next_fast_len(2 * self.steps, real=True)
+        spectrum = rfft(backwards, size, axis=0) * rfft(kernel, size)[:, None]
+        return np.asarray(np.sum(irfft(spectrum, size, axis=0)[: self.steps] ** 2, axis=0))
+
     def normalisation(self) -> str:
         """A suffix for `describe`."""
-        return ", columns normalised" if self.column_norms is not None else ""
+        if self.column_norms is None:
+            return ""
+        norms = column_norms(self.strategy_coefficients(), self.steps)
+        normalised = np.allclose(self.column_norms, norms, rtol=1e-3)
+        return ", columns normalised" if normalised else ", a size for each step"
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Independent(ToeplitzMechanism):
-    """Fresh noise in every step, ``C = I``: DP-SGD and DP-GD, the one kind that random batches amplify."""
+    """Fresh noise in every step, ``C = I``: DP-SGD and DP-GD, the one kind that Poisson batches amplify."""
 
     steps: int = field(metadata={"static": True})
     kind: ClassVar[str] = "independent"
@@ -177,7 +206,10 @@ class Independent(ToeplitzMechanism):
 READERS.add(Independent.kind, lambda data: Independent(steps=require_count("steps", data["steps"])))
 
 
-DEFAULT_BANDS = 64
+# The state holds as many vectors.
+MOST_BANDS = 512
+# Those with a size for each step take longer to fit.
+SCALED_BANDS = 64
 
 
 @jax.tree_util.register_dataclass
@@ -194,10 +226,10 @@ class Banded(ToeplitzMechanism):
     def optimized(
         cls, workload: Workload, participation: Participation, bands: int | None = None
     ) -> Banded:
-        """The best `bands` coefficients for `workload`; by default as many as an epoch, or 64."""
+        """The best `bands` coefficients for `workload`; by default as many as an epoch, or 512."""
         steps, uses = participation.steps, participation.max_participations
         separation = getattr(participation, "separation", None) or max(1, steps // uses)
-        wanted = min(DEFAULT_BANDS, separation) if bands is None else bands
+        wanted = min(MOST_BANDS, separation, steps) if bands is None else bands
         if not 1 <= wanted <= steps:
             raise SordinoError(f"bands must be between 1 and the {steps} steps, got {bands!r}")
         result = np.asarray(
@@ -205,6 +237,19 @@ class Banded(ToeplitzMechanism):
         )
         norms = useful_column_norms(result.astype(np.float64), workload, participation)
         return cls(result, norms, steps)
+
+    @classmethod
+    def scaled(
+        cls, workload: LinearMap, participation: Participation, bands: int | None = None
+    ) -> Banded:
+        """So many bands with a size for each step, fitted to any map; by default at most 64."""
+        steps, separation = nearest_order(participation)
+        wanted = min(SCALED_BANDS, separation) if bands is None else bands
+        if not 1 <= wanted <= steps:
+            raise SordinoError(f"bands must be between 1 and the {steps} steps, got {bands!r}")
+        found = optimize_scaled(workload, steps, separation, bands=wanted)
+        c, d = (np.asarray(x, np.float32) for x in (found.coefficients, found.scales))
+        return cls(c, d, steps)
 
     def strategy_coefficients(self) -> NDArray[np.float64]:
         c = np.zeros(self.steps)
@@ -280,8 +325,20 @@ class BLT(ToeplitzMechanism):
         norms = useful_column_norms(plain.coefficients, workload, participation)
         return cls(theta, omega, norms, steps)
 
+    @classmethod
+    def scaled(cls, workload: LinearMap, participation: Participation) -> BLT:
+        """At most three buffers with a size for each step, fitted to any map."""
+        steps, separation = nearest_order(participation)
+        found = optimize_scaled(workload, steps, separation)
+        theta, omega = np.asarray(found.theta, np.float32), np.asarray(found.omega, np.float32)
+        return cls(theta, omega, np.asarray(found.scales, np.float32), steps)
+
     def strategy_coefficients(self) -> NDArray[np.float64]:
         return ToeplitzStrategy.from_blt(self.theta, self.omega, self.steps).coefficients
+
+    def strategy(self) -> ToeplitzStrategy:
+        norms = None if self.column_norms is None else self.column_norms.astype(np.float64)
+        return ToeplitzStrategy.from_blt(self.theta, self.omega, self.steps, norms)
 
     def init(self, d: int) -> NDArray[np.float32]:
         return np.zeros((len(self.theta), d), np.float32)

@@ -27,6 +27,8 @@ from sordino._base.keys import RunKey
 from sordino._base.registry import Registry
 from sordino.parts._rounding import even_width
 from sordino.privacy import (
+    GROUPED,
+    MOST_USES,
     POISSON,
     WITHOUT_REPLACEMENT,
     Adjacency,
@@ -35,6 +37,7 @@ from sordino.privacy import (
     Participation,
     SampledRelease,
     levels,
+    times,
 )
 
 if TYPE_CHECKING:
@@ -53,6 +56,8 @@ class Sampling(ABC):
     title: ClassVar[str]
     # Whether batches are random and must stay unseen; then their secrecy may be credited.
     secret: ClassVar[bool] = False
+    # Whether a batch has the planned number of rows, or that many on average.
+    fixed_size: ClassVar[bool] = True
 
     @abstractmethod
     def adjacencies(self, population: Population) -> tuple[Adjacency, ...]:
@@ -106,6 +111,14 @@ class Sampling(ABC):
                 f"{self.kind} batches are drawn by the session; use the rows of next_rows()"
             )
         return seen
+
+    def order(self, population: Population, epoch: int) -> NDArray[np.int64]:
+        """The order of the rows in one epoch, where batches are public."""
+        raise NotImplementedError
+
+    def describe(self, population: Population) -> str:
+        """How batches are chosen, in words."""
+        return self.title
 
     def is_contiguous(self) -> bool:
         """Whether batches are slices of the rows in one public order, the same in every epoch."""
@@ -173,10 +186,6 @@ class PublicSampling(Sampling):
         whole, rest = divmod(population.steps, population.steps_per_epoch)
         return whole * population.examples + min(rest * population.batch_size, population.examples)
 
-    def order(self, population: Population, epoch: int) -> NDArray[np.int64]:
-        """The order of the rows in one epoch."""
-        raise NotImplementedError
-
     def batches(
         self, population: Population, key: RunKey, first: int, count: int
     ) -> tuple[Indices, Mask]:
@@ -190,6 +199,13 @@ class PublicSampling(Sampling):
             members = orders[epoch][slot * b : min((slot + 1) * b, n)]
             rows[i, : len(members)] = members
         return padded(rows)
+
+
+def _check_size(population: Population, rows: Rows) -> None:
+    if len(rows) > population.batch_size:
+        raise PlanMismatchError(
+            f"the plan has batches of {population.batch_size:,}, got {len(rows):,} rows"
+        )
 
 
 class FixedOrder(PublicSampling):
@@ -208,10 +224,7 @@ class FixedOrder(PublicSampling):
         self, population: Population, t: int, rows: Rows, due: Rows, seen: Rows | None
     ) -> Rows | None:
         """Batches of the first epoch may be the caller's own; `seen` (taken over) has each row's, or -1."""
-        if len(rows) > population.batch_size:
-            raise PlanMismatchError(
-                f"the plan has batches of {population.batch_size:,}, got {len(rows):,} rows"
-            )
+        _check_size(population, rows)
         slots = np.full(population.examples, -1, np.int64) if seen is None else seen
         slot = t % population.steps_per_epoch
         known = slots[rows]
@@ -221,7 +234,7 @@ class FixedOrder(PublicSampling):
             raise PlanMismatchError(
                 f"row {row} was in batch {int(slots[row]) + 1} of the epoch and is now in "
                 f"batch {slot + 1}: the plan counts on the same batches in every epoch; plan with "
-                "sampling='reshuffled' for a loader that shuffles"
+                "sampling='reshuffled', order_seed=None for a loader that shuffles"
             )
         slots[rows] = slot
         return slots
@@ -232,13 +245,62 @@ class FixedOrder(PublicSampling):
 
 
 class Reshuffled(PublicSampling):
-    """A fresh public permutation in every epoch."""
+    """A fresh public permutation in every epoch.
+
+    A population with a digest of its `slots` is accounted for these very permutations, any other for the
+    worst ones; a session may then have rows of its own, each at most once in an epoch.
+    """
 
     kind = RESHUFFLED
-    title = "a fresh public permutation every epoch (accounted for its worst case)"
+    title = "a fresh public permutation every epoch"
 
     def participation(self, population: Population) -> Participation:
         return FreshPermutations(population.steps, population.steps_per_epoch)
+
+    def uses(self, population: Population) -> str:
+        rule = self.participation(population)
+        if population.slots is None:
+            return rule.describe()
+        return (
+            f"at most {times(rule.max_participations)}, in one step of each epoch of "
+            f"{population.steps_per_epoch:,} (these public permutations)"
+        )
+
+    def describe(self, population: Population) -> str:
+        if population.slots is not None:
+            return f"{self.title} (accounted for these permutations)"
+        uses = population.examples * self.participation(population).max_participations
+        many = f": {uses:,} uses are too many to count one by one"
+        if uses <= MOST_USES or population.order_seed is None:
+            many = ""
+        return f"{self.title} (accounted for its worst case{many})"
+
+    def check(
+        self, population: Population, t: int, rows: Rows, due: Rows, seen: Rows | None
+    ) -> Rows | None:
+        """Where the worst case is accounted for, rows may be the caller's own, once in every epoch.
+
+        `seen` (taken over) has the latest step of each row, or -1.
+        """
+        if population.slots is not None:
+            if not np.array_equal(np.sort(rows), np.sort(due)):
+                raise PlanMismatchError(
+                    "this plan is accounted for the session's own permutations; use the rows of "
+                    "next_rows(), or plan with order_seed=None for a loader that shuffles"
+                )
+            return seen
+        _check_size(population, rows)
+        latest = np.full(population.examples, -1, np.int64) if seen is None else seen
+        known, per_epoch = latest[rows], population.steps_per_epoch
+        again = (known >= 0) & (known != t) & (known // per_epoch == t // per_epoch)
+        if again.any():
+            row = int(rows[np.argmax(again)])
+            raise PlanMismatchError(
+                f"row {row} was used in step {int(latest[row]) + 1} and is again in step {t + 1}: "
+                f"the plan counts on one use in each epoch of {per_epoch:,} steps"
+            )
+        latest[rows] = t
+        return latest
 
     def order(self, population: Population, epoch: int) -> NDArray[np.int64]:
         return epoch_order(population, epoch)
@@ -270,8 +332,8 @@ class SecretSampling(Sampling):
         """One release for each batch size and level of noise."""
         if mechanism.kind != "independent":
             raise SordinoError(
-                "random batches amplify independent noise only; use mechanism='independent', or "
-                "sampling='fixed'"
+                f"{self.kind} batches amplify independent noise only; use mechanism='independent', or "
+                "sampling='cyclic-poisson' for banded noise, or 'fixed'"
             )
         parts, first = [], 0
         for size, count in population.batch_sizes():
@@ -302,11 +364,15 @@ class SecretSampling(Sampling):
             alone = population.without_first_batch(population.first_batch)
             return padded(self.draw(alone, key.generator("batches/first"))[:count])
         blocks = range(first // BLOCK, (first + count - 1) // BLOCK + 1)
-        parts = [self.draw(population, key.generator(f"batches/{block}")) for block in blocks]
-        width = max(part.shape[1] for part in parts)
-        wide = [np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=-1) for p in parts]
-        start = first - blocks[0] * BLOCK
-        return padded(np.concatenate(wide)[start : start + count])
+        drawn = [self.draw(population, key.generator(f"batches/{block}")) for block in blocks]
+        return cut_to_steps(drawn, first, count)
+
+
+def cut_to_steps(blocks: list[NDArray[np.int64]], first: int, count: int) -> tuple[Indices, Mask]:
+    """Steps ``first .. first+count-1`` of blocks (BLOCK, width) that begin with the one of `first`."""
+    width = max(block.shape[1] for block in blocks)
+    wide = [np.pad(b, ((0, 0), (0, width - b.shape[1])), constant_values=-1) for b in blocks]
+    return padded(np.concatenate(wide)[first % BLOCK : first % BLOCK + count])
 
 
 def _first(population: Population) -> str:
@@ -319,6 +385,7 @@ class Poisson(SecretSampling):
 
     kind = POISSON
     title = "Poisson batches: every example independently, secretly, in each step"
+    fixed_size = False
 
     def adjacencies(self, population: Population) -> tuple[Adjacency, ...]:
         return (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
@@ -370,15 +437,19 @@ def poisson_width(examples: int, rate: float) -> int:
     return min(even_width(-(-wide // 8) * 8), examples)
 
 
-def poisson_block(n: int, q: float, rng: np.random.Generator) -> NDArray[np.int64]:
+def poisson_block(
+    n: int, q: float, rng: np.random.Generator, width: int | None = None
+) -> NDArray[np.int64]:
     """Independent Bernoulli inclusions by geometric gaps: O(batch) draws instead of O(n).
 
     The gap to the next included row is ``1 + floor(E / -ln(1 - q))``, E standard exponential:
-    geometric, exactly, up to double precision. Returns (BLOCK, width), padded with -1.
+    geometric, exactly, up to double precision. Returns (BLOCK, width), padded with -1; a draw of more
+    than `width` rows gets a multiple of it.
     """
+    width = width or poisson_width(n, q)
     if q >= 1:
-        return np.tile(np.arange(n), (BLOCK, 1))
-    width = poisson_width(n, q)
+        everyone = np.tile(np.arange(n), (BLOCK, 1))
+        return np.pad(everyone, ((0, 0), (0, -n % width)), constant_values=-1)
     scale = -1.0 / math.log1p(-q)
     position = np.full((BLOCK, 1), -1.0)
     columns: list[NDArray[np.float64]] = []
@@ -394,5 +465,154 @@ def poisson_block(n: int, q: float, rng: np.random.Generator) -> NDArray[np.int6
     return np.where(included, rows, -1.0)[:, :keep].astype(np.int64)
 
 
-for _kind in (FixedOrder, Reshuffled, Poisson, WithoutReplacement):
+CYCLIC = "cyclic-poisson"
+NOT_BANDED = (
+    "the credit of cyclic-poisson batches needs noise whose strategy C has no more bands than the cycle "
+    "has steps, and {what}; use mechanism='banded', or sampling='fixed'"
+)
+
+
+class CyclicPoisson(SecretSampling):
+    """Poisson batches of one group of the examples after the other (papers/05, section 2).
+
+    Every example is in one of `cycle` groups for the whole run, and step t draws from group
+    ``t mod cycle`` only: each member independently with probability ``cycle * batch_size / examples``. An
+    example's steps are then at least `cycle` apart. If C has no entry that far below its diagonal, the
+    columns of those steps share no row, and the run is, for one example, a composition of Poisson releases:
+    correlated noise and the credit for secret batches at once (Choquette-Choo et al. 2023).
+
+    Groups are drawn from the run key, each example's on its own, which holds under every adjacency. With an
+    `order_seed` they are a public split into equal parts, for neighbours with as many rows.
+    """
+
+    kind = CYCLIC
+    title = "cyclic Poisson batches: secret draws from one group of the examples after the other"
+    fixed_size = False
+
+    def adjacencies(self, population: Population) -> tuple[Adjacency, ...]:
+        if population.order_seed is None:
+            return (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
+        return (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
+
+    def refusal(self, adjacency: str) -> str:
+        return (
+            f"{adjacency} adjacency does not hold for groups by position, where a removed row moves others "
+            "to another group; leave order_seed out, and groups are drawn secretly"
+        )
+
+    def participation(self, population: Population) -> Participation:
+        return FixedBatches(population.steps, separation=_cycle(population))
+
+    def uses(self, population: Population) -> str:
+        cycle, steps = _cycle(population), population.steps
+        share = f"1 in {1 / group_rate(population):,.4g}"
+        group = "a secret" if population.order_seed is None else "its"
+        return (
+            f"in at most {-(-steps // cycle):,} of {steps:,} steps, those of {group} group, each with "
+            f"probability {share}, secretly"
+        )
+
+    def amplified(
+        self,
+        population: Population,
+        mechanism: Mechanism,
+        noise: float,
+        relative: NDArray[np.float64] | None,
+        adjacency: str,
+    ) -> tuple[SampledRelease, ...] | None:
+        """Of each cycle one release, of the longest column (over its noise) in it.
+
+        A unit of group j is in steps ``j, j + cycle, ...``, one of each cycle; the longest column of each
+        cycle dominates all groups at once.
+        """
+        strategy, cycle, steps = mechanism.strategy(), _cycle(population), population.steps
+        if population.first_batch is not None:
+            raise SordinoError("cyclic-poisson batches have one size; leave first_batch out")
+        bands = strategy.bands()
+        if bands is None:
+            raise SordinoError(
+                NOT_BANDED.format(what=f"that of {mechanism.kind} noise has no bands")
+            )
+        if bands > cycle:
+            what = f"here it has {bands} for a cycle of {cycle}"
+            raise SordinoError(NOT_BANDED.format(what=what))
+        clips = None if relative is None else 1.0 / np.asarray(relative, np.float64)
+        norms = np.sqrt(strategy.fixed_batch_energy(steps, clips))
+        if norms.shape != (steps,):
+            raise SordinoError(f"{mechanism.kind} noise does not add its channels up, step by step")
+        longest = np.maximum.reduceat(norms, np.arange(0, steps, cycle))
+        # Nearly equal ones, such as columns of norm 1 after rounding, count as the longest.
+        longest[longest > (1 - 1e-3) * longest.max()] = longest.max()
+        # Groups by position are no Poisson sampling of a data set whose rows come and go.
+        by_position = population.order_seed is not None and cycle > 1
+        return tuple(
+            SampledRelease(
+                noise_std=noise,
+                contribution=1.0 / level,
+                rate=group_rate(population),
+                steps=count,
+                sampling=GROUPED if by_position else POISSON,
+                adjacency=adjacency,
+            )
+            for level, count in levels(1.0 / longest)
+        )
+
+    def draw(self, population: Population, rng: np.random.Generator) -> NDArray[np.int64]:
+        raise NotImplementedError  # a step's group is not a function of the generator alone
+
+    def batches(
+        self, population: Population, key: RunKey, first: int, count: int
+    ) -> tuple[Indices, Mask]:
+        rows, starts = groups_of(population, key if population.order_seed is None else None)
+        sizes = np.diff(starts)
+        blocks = []
+        for block in range(first // BLOCK, (first + count - 1) // BLOCK + 1):
+            rng = key.generator(f"batches/{block}")
+            group = np.arange(block * BLOCK, (block + 1) * BLOCK) % _cycle(population)
+            place = poisson_block(
+                int(sizes.max()),
+                group_rate(population),
+                rng,
+                poisson_width(population.examples, population.rate),
+            )
+            there = (place >= 0) & (place < sizes[group][:, None])
+            blocks.append(
+                np.where(there, rows[np.where(there, starts[group][:, None] + place, 0)], -1)
+            )
+            # As for Poisson batches: that a row is absent leaves all others where they are.
+            rng.permuted(blocks[-1], axis=1, out=blocks[-1])
+        return cut_to_steps(blocks, first, count)
+
+
+def _cycle(population: Population) -> int:
+    assert population.cycle is not None  # the population refuses to be without
+    return population.cycle
+
+
+def group_rate(population: Population) -> float:
+    """Inclusion probability of one example in the steps of its group."""
+    return _cycle(population) * population.batch_size / population.examples
+
+
+@lru_cache(maxsize=4)
+def groups_of(
+    population: Population, key: RunKey | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows sorted by their group, and where each group starts (cycle + 1,); public without a key."""
+    n, cycle = population.examples, _cycle(population)
+    if key is None:
+        group = np.empty(n, np.int64)
+        group[np.random.default_rng([population.order_seed or 0, 2]).permutation(n)] = (
+            np.arange(n) % cycle
+        )
+    else:
+        group = key.generator("batches/groups").integers(cycle, size=n)
+    rows = np.argsort(group, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(group, minlength=cycle))])
+    for shared in (rows, starts):
+        shared.setflags(write=False)
+    return rows, starts
+
+
+for _kind in (FixedOrder, Reshuffled, Poisson, WithoutReplacement, CyclicPoisson):
     SAMPLINGS.add(_kind.kind, _kind)

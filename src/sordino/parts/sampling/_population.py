@@ -1,21 +1,42 @@
-"""Who takes part when: the public facts about a run's data that its guarantee rests on."""
+"""Who takes part when: the public facts about a run's data that its guarantee rests on.
+
+*Slots* of reshuffled batches are the steps of each epoch that every row is in. A plan that counts on them
+carries their digest; planning and engine take them from one function here, and the engine refuses to run
+where its own order is another one (another seed, another generator of numbers).
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sordino._base.errors import (
+    PlanMismatchError,
     PrivacyWarning,
     SordinoError,
     require_choice,
     require_count,
     require_fraction,
     require_positive,
+    shown,
 )
 from sordino._base.keys import RunKey
 from sordino._base.types import Json
-from sordino.parts.sampling._kinds import SAMPLINGS, FixedOrder, Indices, Mask, Poisson, Sampling
+from sordino.parts.sampling._kinds import (
+    CYCLIC,
+    SAMPLINGS,
+    FixedOrder,
+    Indices,
+    Mask,
+    Reshuffled,
+    Sampling,
+)
 from sordino.privacy import Participation
 
 LARGEST_EPSILON = 1000.0
@@ -52,9 +73,11 @@ class Population:
     """`examples` units in batches of `batch_size` for `steps` steps.
 
     All of it is public. `order_seed` draws the public order of the batches (fixed and reshuffled);
-    None keeps the rows as they are given. Secret batches come from the run key instead;
-    `first_batch` is the size of the first one where it differs (recursive momentum starts with a
-    better estimate).
+    None keeps the rows as they are given, and of reshuffled batches no order is counted on. `slots` is
+    the SHA-256 of the reshuffled slots that the guarantee counts on, if it does. Secret batches come from
+    the run key instead; `first_batch` is the size of the first one where it differs (recursive momentum
+    starts with a better estimate). `cycle` is the number of groups of cyclic Poisson batches; their
+    `order_seed` splits the groups publicly, None draws them from the run key.
     """
 
     examples: int
@@ -63,6 +86,8 @@ class Population:
     sampling: str = FixedOrder.kind
     order_seed: int | None = 0
     first_batch: int | None = None
+    cycle: int | None = None
+    slots: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("examples", "batch_size", "steps"):
@@ -89,6 +114,28 @@ class Population:
                     f"first_batch {self.first_batch:,} is larger than the {self.examples:,} examples"
                 )
 
+        if (self.cycle is not None) != (self.sampling == CYCLIC):
+            raise SordinoError(f"a cycle of groups belongs to {CYCLIC} batches, and they need one")
+        if self.cycle is not None:
+            object.__setattr__(self, "cycle", require_count("cycle", self.cycle))
+            if self.cycle > self.examples // self.batch_size:
+                raise SordinoError(
+                    f"with {self.cycle:,} groups, a batch of {self.batch_size:,} is more than a group of "
+                    f"{self.examples:,} examples; use at most {self.examples // self.batch_size:,} bands"
+                )
+            if self.first_batch is not None:
+                raise SordinoError(f"{CYCLIC} batches have one size; leave first_batch out")
+        if self.slots is not None:
+            self._check_slots()
+
+    def _check_slots(self) -> None:
+        if not isinstance(self.slots, str) or not re.fullmatch("[0-9a-f]{64}", self.slots):
+            raise SordinoError(f"slots must be a SHA-256 in hexadecimal, got {shown(self.slots)}")
+        if self.sampling != Reshuffled.kind or self.order_seed is None or self.is_full_batch:
+            raise SordinoError(
+                "only reshuffled batches with an order_seed have slots to count on, and not full ones"
+            )
+
     @property
     def kind(self) -> Sampling:
         """The kind of sampling that `sampling` names."""
@@ -101,7 +148,7 @@ class Population:
 
     @property
     def is_full_batch(self) -> bool:
-        return self.batch_size == self.examples and self.sampling != Poisson.kind
+        return self.batch_size == self.examples and self.kind.fixed_size
 
     @property
     def steps_per_epoch(self) -> int:
@@ -113,7 +160,7 @@ class Population:
 
     @property
     def rate(self) -> float:
-        """Inclusion probability of one example in one secret batch."""
+        """Inclusion probability of one example in one secret batch, before its group is known."""
         return self.batch_size / self.examples
 
     @property
@@ -141,7 +188,52 @@ class Population:
         return self.kind.batches(self, key, first, count)
 
     def describe(self) -> str:
-        return "all examples in every step" if self.is_full_batch else self.kind.title
+        return "all examples in every step" if self.is_full_batch else self.kind.describe(self)
 
     def to_json(self) -> Json:
-        return asdict(self)
+        # Absent unless they count: other plans keep the identity they always had.
+        absent = {name for name in ("cycle", "slots") if getattr(self, name) is None}
+        return {name: value for name, value in asdict(self).items() if name not in absent}
+
+
+Slots = NDArray[np.unsignedinteger]
+
+
+def epoch_slots(population: Population) -> Iterator[Slots]:
+    """For each epoch, the slot of every row (examples,), as the order of its batches has it."""
+    n, per_epoch = population.examples, population.steps_per_epoch
+    slot = (np.arange(n) // population.batch_size).astype(np.min_scalar_type(per_epoch))
+    for epoch in range(-(-population.steps // per_epoch)):
+        found = np.full(n, per_epoch, slot.dtype)  # whom an order leaves out has no slot
+        found[population.kind.order(population, epoch)] = slot
+        yield found
+
+
+def public_slots(population: Population) -> Slots:
+    """The slots of all epochs (epochs, examples)."""
+    epochs = -(-population.steps // population.steps_per_epoch)
+    dtype = np.min_scalar_type(population.steps_per_epoch)
+    found = np.empty((epochs, population.examples), dtype)
+    for row, slots in zip(found, epoch_slots(population), strict=True):
+        row[:] = slots
+    return found
+
+
+def slots_digest(population: Population, slots: Iterable[Slots]) -> str:
+    """SHA-256 of the slots, epoch after epoch as little-endian 32-bit numbers."""
+    n, b, steps = population.examples, population.batch_size, population.steps
+    digest = hashlib.sha256(f"sordino slots 1: {n} {b} {steps}\n".encode())
+    for epoch in slots:
+        digest.update(epoch.astype("<u4").data)
+    return digest.hexdigest()
+
+
+def check_slots(population: Population) -> None:
+    """Refuse to run a plan whose guarantee counts on another order than the batches have here."""
+    if population.slots is None:
+        return
+    if slots_digest(population, epoch_slots(population)) != population.slots:
+        raise PlanMismatchError(
+            "the batches have another public order here than the one this plan was accounted for; "
+            "make the plan again, or plan with order_seed=None"
+        )

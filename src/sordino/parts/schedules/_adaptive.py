@@ -8,6 +8,10 @@ iterations left. How it is spent depends on what was released before, and the to
 a total fixed in advance the check before each query is a privacy filter, and all the releases
 together are mu-GDP (Smith & Thakurta 2022, arXiv 2210.17520). Here costs are in GDP units, where the
 paper counts in zCDP.
+
+`FilteredBudget` is the same filter for noise that a rule of the user's chooses (papers/04, section 1.1:
+Algorithm 1 of the paper): a step of noise ``sigma_t`` costs ``kappa^2 / sigma_t^2`` and is taken only if
+that much is left, whatever the rule makes of what was released.
 """
 
 from __future__ import annotations
@@ -22,6 +26,17 @@ from sordino.parts.schedules._base import NoiseSchedule, register
 from sordino.privacy import PrivacyFilter, mu_from_epsilon_delta, mu_of_pure, pure_of_mu
 
 _OPTIONS = ("line_search", "growth", "candidates", "largest_step", "objective_clip", "shrink")
+
+
+def budget_mu(epsilon: float | None, delta: float | None, mu: float | None) -> float:
+    """The mu of a budget that is spent as the run goes: the given one, or that of (epsilon, delta)."""
+    if mu is not None:
+        return mu
+    if epsilon is None or delta is None:
+        raise SordinoError(
+            "an adaptive budget is spent as the run goes: give epsilon and delta, or mu, not noise"
+        )
+    return mu_from_epsilon_delta(epsilon, delta)
 
 
 @register
@@ -69,15 +84,16 @@ class AdaptiveBudget(NoiseSchedule):
 
     @classmethod
     def planned(
-        cls, options: Json, steps: int, epsilon: float | None, delta: float | None
+        cls,
+        options: Json,
+        steps: int,
+        epsilon: float | None,
+        delta: float | None,
+        mu: float | None = None,
     ) -> AdaptiveBudget:
-        """All that (epsilon, delta) allows, in `splits` parts (by default one for each step)."""
-        if epsilon is None or delta is None:
-            raise SordinoError(
-                "an adaptive budget is spent as the run goes: give epsilon and delta, not noise"
-            )
+        """All that mu or (epsilon, delta) allows, in `splits` parts (by default one for each step)."""
         return cls(
-            mu=mu_from_epsilon_delta(epsilon, delta),
+            mu=budget_mu(epsilon, delta, mu),
             splits=steps if options["splits"] is None else options["splits"],
             **{name: options[name] for name in _OPTIONS},
         )
@@ -121,4 +137,38 @@ class AdaptiveBudget(NoiseSchedule):
             f"at first: 1/{self.splits} of the budget per iteration, {self.line_search:.0%} of it for "
             f"a line search over {self.candidates} steps; gradients that do not help get "
             f"{self.growth:.0%} more"
+        )
+
+
+@register
+@dataclass(frozen=True)
+class FilteredBudget(NoiseSchedule):
+    """Each step's noise by a rule of the released past, paid from ``mu^2`` by a privacy filter.
+
+    The plan's noise is that of ``steps`` equal steps; a rule says how many times that a step gets. A run
+    without a rule has it in every step, which costs no more than ``mu^2`` either.
+    """
+
+    mu: float
+    kind: ClassVar[str] = "filter"
+
+    def __post_init__(self) -> None:
+        require_positive("mu", self.mu)
+
+    def budget(self) -> PrivacyFilter:
+        """A fresh budget of ``mu^2``, rounded down."""
+        return PrivacyFilter.of(math.nextafter(self.mu * self.mu, 0.0))
+
+    def uniform_noise(self, kappa: float, steps: int) -> float:
+        """The noise multiplier of so many equal steps, a little up: ``kappa sqrt(steps) / mu``."""
+        return kappa * math.sqrt(steps) / self.mu * (1 + 1e-12)
+
+    def relative_noise(self, steps: int) -> None:
+        """All ones: what is known before the run."""
+        return None
+
+    def describe(self) -> str:
+        return (
+            f"unless a rule of what was released says otherwise; a privacy filter of mu^2 = "
+            f"{self.mu * self.mu:.4g} pays for each step"
         )

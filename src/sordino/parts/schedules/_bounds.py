@@ -20,6 +20,8 @@ For gradient descent with ``eta = 1/M`` on a PL loss, ``gamma = 1 - 1/kappa`` an
 
 and ``T* = (2 / ln(1/gamma)) ln(1 + (1 - sqrt gamma)^2 / alpha)`` minimises the first, with value
 ``a / (1 + a)``, ``a = alpha / (1 - sqrt gamma)^2``. Zero steps ("do not train") have error 1.
+
+Momentum has no such formula: `best_momentum_steps` scans T with the exact bias and noise of a quadratic.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sordino._base.errors import SordinoError, require_count, require_fraction, require_positive
+from sordino.parts.schedules._allocate import optimal_cost, uniform_cost
+from sordino.parts.schedules._influence import momentum_quadratic
 
 Array = NDArray[np.float64]
 
@@ -127,6 +131,48 @@ def best_uniform_steps(gamma: float, alpha: float) -> Horizon:
 def best_steps(error: Callable[[int], float], most: int) -> Horizon:
     """The integer minimiser of any error over 0..`most`, e.g. an exact bias plus `optimal_cost`."""
     return _least(Horizon(T, error(T)) for T in range(require_count("most", most, minimum=0) + 1))
+
+
+def best_momentum_steps(
+    eigenvalues: ArrayLike,
+    eta: float,
+    beta: float,
+    *,
+    distances: ArrayLike,
+    R: float,
+    scale: float,
+    most: int,
+    uniform: bool = False,
+) -> Horizon:
+    """The number of steps of (bias-corrected) momentum on a quadratic with the least expected loss.
+
+    ``E(T) = 1/2 sum_j lam_j (bias_j(T) d_j)^2 + scale^2 (sum_t sqrt q_t)^2 / R`` over ``E(0)``, with
+    `momentum_quadratic`'s bias and q: exact. The noise is the best schedule's, or with `uniform`
+    ``T sum_t q_t`` in place of ``(sum_t sqrt q_t)^2``. Takes O(`most`^2) operations.
+
+    Args:
+      eigenvalues: of the Hessian, one for each coordinate (J,); `beta` 0 is gradient descent.
+      distances: d_j, from the start to the optimum along each eigenvector (J,) or one number.
+      R: the budget mu^2.
+      scale: of one step's noise at multiplier 1: clip norm over the number of examples.
+      most: the largest number of steps that is tried.
+    """
+    lam = np.atleast_1d(np.asarray(eigenvalues, np.float64))
+    start = np.broadcast_to(np.asarray(distances, np.float64), lam.shape)[lam > 0]
+    require_positive("R", R)
+    require_positive("scale", scale)
+    whole = float(lam[lam > 0] @ start**2) / 2
+    if not 0 < whole < math.inf:
+        raise SordinoError("distances must be finite numbers, one for each eigenvalue, not all 0")
+
+    def error(T: int) -> float:
+        if T == 0:
+            return 1.0
+        found = momentum_quadratic(lam, eta, beta, T)
+        noise = uniform_cost(found.log_q, R) if uniform else optimal_cost(found.log_q, R)
+        return (float(lam[lam > 0] @ (found.bias * start) ** 2) / 2 + scale**2 * noise) / whole
+
+    return best_steps(error, most)
 
 
 def _least(candidates: Iterable[Horizon]) -> Horizon:

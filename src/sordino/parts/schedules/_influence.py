@@ -9,10 +9,10 @@ All arguments must be public: constants enforced record by record, or estimates 
 >>> np.exp(gd_pl(mu=1.0, M=10.0, eta=0.1, T=3)) * 100  # eta = 1/M: gamma^(T-t), gamma = 0.9
 array([0.81, 0.9 , 1.  ])
 
-**Estimates.** Influence estimated on public data is noisy and may be negative early on. `fitted_expinfl`
-and `smoothed` turn a raw estimate into a usable ``log q``; `exponential_fit` replaces a computed schedule
-by ``sigma_0 e^(-kt)`` and brings it back to the budget, which the paper forgot (papers/04, sections 1.3
-and 1.5, and erratum l: such a fit can spend 194 times R).
+**Estimates.** Influence estimated on public data is noisy and may be negative early on. `fitted_expinfl`,
+`fitted_momexpinfl` and `smoothed` turn a raw estimate into a usable ``log q``; `exponential_fit` replaces
+a computed schedule by ``sigma_0 e^(-kt)`` and brings it back to the budget, which the paper forgot
+(papers/04, sections 1.3 and 1.5, and erratum l: such a fit can spend 194 times R).
 """
 
 from __future__ import annotations
@@ -226,17 +226,53 @@ def fitted_expinfl(q: ArrayLike, standard_error: ArrayLike | None = None) -> flo
 
     Works on q itself, so estimates of 0 or less are no trouble; 0 (uniform noise) if q does not rise.
     """
-    target = _estimate(q)
+    target, weight = _weighted(q, standard_error)
     if target.size < 2:
         return 0.0
-    if standard_error is None:
-        error = np.ones_like(target)
-    else:
-        error = np.broadcast_to(np.asarray(standard_error, np.float64), target.shape)
-        if not (np.isfinite(error) & (error > 0)).all():
-            raise SordinoError("standard errors must be finite numbers greater than 0")
-    k, _ = _separable_fit(target, 1 / error, 0.0, 10.0)
+    k, _ = _separable_fit(target, weight, 0.0, 10.0)
     return k
+
+
+class MomExpFit(NamedTuple):
+    """``q_t = c1 e^(-kt) + c2 e^(kt)``, c1 and c2 at least 0 and scaled so that the larger is 1."""
+
+    c1: float
+    c2: float
+    k: float
+
+
+def fitted_momexpinfl(q: ArrayLike, standard_error: ArrayLike | None = None) -> MomExpFit:
+    """`momexpinfl` closest to an estimate, least squares weighted by 1 / standard error squared.
+
+    For each k the two weights are least squares with nothing below 0, in closed form; then a search in
+    k. An estimate that is nowhere above 0 is uniform, ``(1, 1, 0)``.
+    """
+    target, weight = _weighted(q, standard_error)
+    T = target.size
+    t = np.arange(1.0, T + 1)
+
+    def weights(k: float) -> tuple[float, float, float]:
+        """What is left of the squares, and the size of either part where it is largest."""
+        falls, rises = weight * np.exp(k * (1 - t)), weight * np.exp(k * (t - T))
+        y = weight * target
+        ff, rr, fr = float(falls @ falls), float(rises @ rises), float(falls @ rises)
+        fy, ry = float(falls @ y), float(rises @ y)
+        determinant = ff * rr - fr * fr
+        found = [(max(fy / ff, 0.0), 0.0), (0.0, max(ry / rr, 0.0))]
+        if determinant > 1e-9 * ff * rr:
+            both = ((fy * rr - ry * fr) / determinant, (ry * ff - fy * fr) / determinant)
+            found += [both] if min(both) >= 0 else []
+        left = [float(np.sum((y - a * falls - b * rises) ** 2)) for a, b in found]
+        best = int(np.argmin(left))
+        return left[best], *found[best]
+
+    # Beyond that, weights of the two ends are no floats.
+    k = _least(lambda k: weights(k)[0], 0.0, min(10.0, 600 / (T + 1)))
+    _, first, last = weights(k)
+    if max(first, last) <= 0:
+        return MomExpFit(1.0, 1.0, 0.0)
+    c1, c2 = first * math.exp(k), last * math.exp(-k * T)
+    return MomExpFit(c1 / max(c1, c2), c2 / max(c1, c2), k)
 
 
 def smoothed(q: ArrayLike, window: int = 5, floor: float = 1e-3) -> Array:
@@ -253,6 +289,15 @@ def smoothed(q: ArrayLike, window: int = 5, floor: float = 1e-3) -> Array:
     if top <= 0:
         raise SordinoError("this estimate of influence is nowhere positive; average more runs")
     return np.log(np.maximum(mean, floor * top))
+
+
+def _weighted(q: ArrayLike, standard_error: ArrayLike | None) -> tuple[Array, Array]:
+    """The estimate, and 1 / standard error."""
+    target = _estimate(q)
+    error = np.asarray(1.0 if standard_error is None else standard_error, np.float64)
+    if not (np.isfinite(error) & (error > 0)).all():
+        raise SordinoError("standard errors must be finite numbers greater than 0")
+    return target, 1 / np.broadcast_to(error, target.shape)
 
 
 def _estimate(q: ArrayLike) -> Array:

@@ -1,13 +1,17 @@
 """The schedules of papers/04, as plans hold them: each a few public numbers and a phrase.
 
     Exponential(1.5)                                  safe without knowing anything
+    Optimal(1.5)                                      the same belief, fitted to what a step costs
     Quadratic(eigenvalues=(0.1, 1.0), eta=1.0)        Hessian eigenvalues from public data
     Influence(log_q=estimate)                         an influence estimated on public data
 
-Those that follow from an influence spend the budget as `allocate` does. `ratio_cap` bounds the ratio
-between the largest and the least noise (2 unless set: clipped steps cannot undo huge early noise);
-`separation` is the number of steps between two uses of one record where batches come back in a
-fixed order, 1 where every record takes part in every step.
+Those that follow from an influence spend the budget as `allocate` does; on secret batches, whose steps
+cost less, plans fit them to that cost instead (`subsampled_schedule`). Noise that is given as such
+(`Exponential`, `FixedSchedule`, `ByParticipation`) is kept as it is, whatever the batches.
+
+`ratio_cap` bounds the ratio between the largest and the least noise (2 unless set: clipped steps cannot
+undo huge early noise); `separation` is the number of steps between two uses of one record where batches
+come back in a fixed order, 1 where every record takes part in every step.
 """
 
 from __future__ import annotations
@@ -250,6 +254,27 @@ class Exponential(NoiseSchedule):
 
     def describe(self) -> str:
         return f"exponentially falling noise, the first step's {self.ratio:g} times the last's"
+
+
+@register
+@dataclass(frozen=True)
+class Optimal(FromInfluence):
+    """The best noise if late steps matter more: by the influence for which full batches have `Exponential`.
+
+    Under secret batches it is flatter than ``Exponential(ratio)``, or uniform where nothing is to be won:
+    ratio 1.5 may well become 1.25. `Exponential` keeps its ratio, whatever it costs.
+    """
+
+    ratio: float = 1.5
+    kind: ClassVar[str] = "optimal"
+
+    def log_influence(self, steps: int) -> Array:
+        return -4 * np.log(Exponential(self.ratio, allow_steep=True).relative_noise(steps))
+
+    def origin(self) -> str:
+        return (
+            f"an influence whose best noise on full batches falls {self.ratio:g} times over the run"
+        )
 
 
 @register

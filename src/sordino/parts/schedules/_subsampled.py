@@ -1,4 +1,4 @@
-r"""Spreading the budget over steps with Poisson batches (papers/04, section 2.2).
+r"""Spreading the budget over steps with secret random batches (papers/04, section 2.2).
 
 With secret random batches the cost of a step is not ``u = 1/sigma^2`` but convex in it, so the best
 schedule is flatter than `allocate`'s, and using that one can be *worse than uniform noise*. Three
@@ -38,6 +38,7 @@ from sordino.parts.schedules._base import NoiseSchedule, Uniform
 from sordino.parts.schedules._shapes import FixedSchedule
 from sordino.privacy import (
     MOST_LEVELS,
+    POISSON,
     SMALLEST_DELTA,
     Adjacency,
     composed_epsilon,
@@ -86,8 +87,9 @@ def allocate_subsampled(
     adjacency: str = "add-remove",
     method: str = "auto",
     ratio_cap: float | None = None,
+    sampling: str = POISSON,
 ) -> Array:
-    """Noise multipliers (steps,) for Poisson batches that are together (epsilon, delta)-DP.
+    """Noise multipliers (steps,) for secret batches that are together (epsilon, delta)-DP.
 
     The search of `search_subsampled`, then its result checked by the accountant and raised by one
     factor until that accepts.
@@ -101,11 +103,12 @@ def allocate_subsampled(
         adjacency=adjacency,
         method=method,
         ratio_cap=ratio_cap,
+        sampling=sampling,
     ).sigma
     if rate == 1:
         return sigma
     for _ in range(20):
-        parts = sampled_levels(sigma, rate=rate, adjacency=adjacency)
+        parts = sampled_levels(sigma, rate=rate, adjacency=adjacency, sampling=sampling)
         result = composed_epsilon(parts, delta)
         if result <= epsilon:
             return sigma
@@ -124,8 +127,9 @@ def subsampled_schedule(
     adjacency: str = "add-remove",
     method: str = "auto",
     ratio_cap: float | None = SAFE_RATIO,
+    sampling: str = POISSON,
 ) -> NoiseSchedule:
-    """The schedule for Poisson batches with this influence, `Uniform` where nothing is to be won.
+    """The schedule for secret batches with this influence, `Uniform` where nothing is to be won.
 
     A step function of few levels, so that accounting for them loses nothing.
     """
@@ -138,11 +142,13 @@ def subsampled_schedule(
         adjacency=adjacency,
         method=method,
         ratio_cap=ratio_cap,
+        sampling=sampling,
     )
     if result.method == "uniform":
         return Uniform()
     change = 100 * (result.relative_cost - 1)
-    label = f"noise levels fitted to Poisson batches ({result.method}; noise cost {change:+.0f} %)"
+    batches = "Poisson batches" if sampling == POISSON else "batches drawn without replacement"
+    label = f"noise levels fitted to {batches} ({result.method}; noise cost {change:+.0f} %)"
     return FixedSchedule(tuple(result.sigma.tolist()), label)
 
 
@@ -156,6 +162,7 @@ def search_subsampled(
     adjacency: str = "add-remove",
     method: str = "auto",
     ratio_cap: float | None = None,
+    sampling: str = POISSON,
 ) -> SubsampledSearch:
     """The best schedule found, accurate to a few 1e-4 of epsilon: a *shape*, to be calibrated.
 
@@ -166,6 +173,7 @@ def search_subsampled(
       adjacency: "add-remove", "zero-out" or "replace-one".
       method: one of `METHODS`; a named one is taken even where uniform noise is better.
       ratio_cap: the largest ratio between any two noise levels; None for no limit.
+      sampling: "poisson", or "without-replacement" (adjacency "replace-one").
     """
     true_log_q = capped(log_q, None)
     if true_log_q.size != require_count("steps", steps):
@@ -188,7 +196,9 @@ def search_subsampled(
     def solve(family: Family, near: float, most: int, tolerance: float) -> float:
         def spent(z: float) -> float:
             sigma = stepwise(family(z), most)
-            parts = sampled_levels(sigma, rate=rate, adjacency=adjacency, most=most)
+            parts = sampled_levels(
+                sigma, rate=rate, adjacency=adjacency, most=most, sampling=sampling
+            )
             return composed_epsilon(parts, delta, quick=tolerance > 1e-4)
 
         return _solve(spent, epsilon, near, tolerance)

@@ -110,35 +110,62 @@ def _same_dtypes(value: PyTree, like: PyTree) -> PyTree:
 
 @dataclass(frozen=True)
 class NesterovCoupling(Update):
-    """papers/03 1.5 with ``eta_t = t + 1`` and learning rate ``1/beta``:
+    """papers/03 1.5 with ``eta_t = (t+1)^power`` and learning rate ``1/beta``:
 
         z <- Proj(z - kappa lr S),  y <- Proj(x - lr S / eta_t),  x <- (1-tau) y + tau z
 
-    with ``tau = 2/(t+3)``; returns y. kappa = 1/2 is what the proof supports, 1 is as printed.
+    with ``tau = eta_{t+1} / (eta_0 + .. + eta_{t+1})``, which is ``2/(t+3)`` for power 1; returns y.
+    kappa = 1/2 and power 1 are what the proof supports, kappa = 1 is as printed.
     """
 
     kappa: float = 0.5
     radius: float | None = None
+    power: float = 1.0
 
     def init(self, params: PyTree) -> PyTree:
-        return params, params
+        # For other powers the sum of the weights goes along.
+        return (params, params) if self.power == 1 else (params, params, jnp.float32(1))
 
     def step(
         self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
     ) -> tuple[PyTree, PyTree]:
-        z, _ = state
+        z, _, *rest = state
         t = info.step.astype(jnp.float32)
         S, rate = estimate.value, info.learning_rate
+        eta, tau = t + 1, 2 / (t + 3)
+        if rest:
+            eta, following = (t + 1) ** self.power, (t + 2) ** self.power
+            rest = [rest[0] + following]
+            tau = following / rest[0]
         z = _projected(jax.tree.map(lambda a, s: a - self.kappa * rate * s, z, S), self.radius)
-        y = jax.tree.map(lambda a, s: a - rate / (t + 1) * s, params, S)
+        y = jax.tree.map(lambda a, s: a - rate / eta * s, params, S)
         y = _projected(y, self.radius)
-        tau = 2 / (t + 3)
         x = jax.tree.map(lambda a, b: (1 - tau) * a + tau * b, y, z)
         x, z, y = (_same_dtypes(value, params) for value in (x, z, y))
-        return x, (z, y)
+        return x, (z, y, *rest)
 
     def output(self, params: PyTree, state: PyTree) -> PyTree:
         return state[1]
+
+
+@dataclass(frozen=True)
+class RunningMeanDescent(Update):
+    """``x <- x - lr S / eta_t``: plain steps along what S estimates, ``eta_t = (t+1)^power`` (papers/03).
+
+    Without acceleration: section 4.3 of the paper.
+    """
+
+    power: float = 1.0
+
+    def init(self, params: PyTree) -> PyTree:
+        return ()
+
+    def step(
+        self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
+    ) -> tuple[PyTree, PyTree]:
+        rate = info.learning_rate / (info.step.astype(jnp.float32) + 1) ** self.power
+        moved = jax.tree.map(lambda x, s: (x - rate * s).astype(x.dtype), params, estimate.value)
+        return moved, state
 
 
 @dataclass(frozen=True)

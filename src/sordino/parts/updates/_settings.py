@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, require_choice, require_fraction, require_positive
 from sordino._base.types import PyTree
-from sordino.parts.contributions._contributions import Contribution, Lagged
+from sordino.parts.contributions._contributions import Contribution, GradientPair, Lagged
+from sordino.parts.contributions._weighted import VaryingRecursive, Weighted
 from sordino.parts.mechanisms import _maps as maps
 from sordino.parts.mechanisms._workloads import LinearMap, Workload
 from sordino.parts.updates._base import Projected, Update
@@ -22,6 +23,7 @@ from sordino.parts.updates._descent import (
     Descent,
     NesterovCoupling,
     Optax,
+    RunningMeanDescent,
     Storm,
     named_transform,
 )
@@ -35,11 +37,13 @@ from sordino.parts.updates._wrappers import (
 
 # Optimizers that say themselves where gradients are evaluated, and need a weighted estimate.
 COUPLED = ("nesterov", "anytime")
-OPTIMIZERS = (*TRANSFORMS, "adaptive", *COUPLED, "storm")
+# Those whose estimate is of a gradient times the weight of its step.
+WEIGHTED = (*COUPLED, "srg")
+OPTIMIZERS = (*TRANSFORMS, "adaptive", *WEIGHTED, "storm")
 # Those that average gradients before they step along them.
 AVERAGING = ("normalized", "bias-corrected")
 LR_SCHEDULES = ("constant", "linear", "cosine")
-WORKLOADS = ("auto", "prefix", "momentum")
+WORKLOADS = ("auto", "prefix", "momentum", "ones")
 OUTPUTS = ("last", "random")
 
 
@@ -99,9 +103,11 @@ class UpdateSettings:
           optimizer: an optax optimizer that replaces the named one.
           penalty: gradient of a data-free regulariser, added to the estimate.
         """
+        self.check_fits(contribution)
         update = self._mover(contribution, optimizer, penalty)
         if penalty is not None and not isinstance(update, Storm):
-            update = Regularized(update, penalty, weighted=self.optimizer in COUPLED)
+            weighted = self.optimizer in WEIGHTED
+            update = Regularized(update, penalty, weighted, _power(contribution))
         if self.radius is not None and self.optimizer not in COUPLED:
             update = Projected(update, self.radius)
         if isinstance(contribution, Lagged):
@@ -122,14 +128,16 @@ class UpdateSettings:
     ) -> Update:
         """What moves along a gradient estimate."""
         if optimizer is not None:
-            if self.optimizer in (*COUPLED, "storm"):
+            if self.optimizer in (*WEIGHTED, "storm"):
                 raise SordinoError(
                     f"this recipe moves by its own rule ({self.optimizer}); an optax optimizer "
                     "cannot take its place"
                 )
             return Optax(optimizer)
         if self.optimizer == "nesterov":
-            return NesterovCoupling(self.kappa, self.radius)
+            return NesterovCoupling(self.kappa, self.radius, _power(contribution))
+        if self.optimizer == "srg":
+            return RunningMeanDescent(_power(contribution))
         if self.optimizer == "anytime":
             return AnytimeAverage(self.radius)
         if self.optimizer == "storm":
@@ -142,21 +150,33 @@ class UpdateSettings:
         return Descent(named_transform(self.optimizer, momentum))
 
     def workload(self, contribution: Contribution, name: str = "auto") -> LinearMap:
-        """The map from released sums to what the noise is shaped for."""
+        """The map from released sums to what the noise is shaped for.
+
+        "prefix" are the sums of the gradient estimates, "ones" those of the released sums themselves
+        (the paper's A, where "prefix" is its A L).
+        """
         require_choice("workload", name, WORKLOADS)
+        self.check_fits(contribution)
+        if name == "ones":
+            return Workload.prefix()
         recursion = _recursion(contribution)
         if name == "momentum":
-            return recursion.then(Workload.heavy_ball(self.momentum))
+            if self.optimizer in WEIGHTED:
+                raise SordinoError(
+                    f"workload 'momentum' is for steps with momentum, and optimizer {self.optimizer!r} "
+                    "has none; leave it at 'auto'"
+                )
+            return _then(recursion, Workload.heavy_ball(self.momentum))
         if name == "auto" and isinstance(contribution, Lagged):
             estimates = self._estimates(contribution)
             return estimates[0] if len(estimates) == 1 else maps.Channels(estimates)
-        if name == "auto" and self.optimizer in COUPLED:
-            return self._coupled()
+        if name == "auto" and self.optimizer in WEIGHTED:
+            return self._weighted(contribution)
         if name == "auto" and self.optimizer in AVERAGING:
-            return recursion.then(Workload.ema(1 - self.momentum))
+            return _then(recursion, Workload.ema(1 - self.momentum))
         if name == "auto" and self.optimizer == "sgd" and self.momentum > 0:
-            return recursion.then(Workload.heavy_ball(self.momentum))
-        return recursion.then(Workload.prefix())
+            return _then(recursion, Workload.heavy_ball(self.momentum))
+        return _then(recursion, Workload.prefix())
 
     def iterate_map(self, contribution: Contribution) -> LinearMap:
         """The map from released sums to the iterates, at learning rate 1: where noise ends up.
@@ -169,14 +189,14 @@ class UpdateSettings:
             estimates = self._estimates(contribution)
             iterate_map = tuple(maps.Composed((estimate, prefix)) for estimate in estimates)
             return iterate_map[0] if len(iterate_map) == 1 else maps.Channels(iterate_map)
-        if self.optimizer in COUPLED:
-            return self._coupled()
+        if self.optimizer in WEIGHTED:
+            return self._weighted(contribution)
         recursion = _recursion(contribution)
         if self.optimizer in AVERAGING:
-            return recursion.then(Workload.ema(1 - self.momentum)).then(prefix)
+            return _then(recursion, Workload.ema(1 - self.momentum), prefix)
         if self.optimizer == "sgd" and self.momentum > 0:
-            return recursion.then(Workload.heavy_ball(self.momentum))
-        return recursion.then(prefix)
+            return _then(recursion, Workload.heavy_ball(self.momentum))
+        return _then(recursion, prefix)
 
     def _estimates(self, contribution: Lagged) -> tuple[LinearMap, ...]:
         """What each channel of a lagged stream adds to the momentum estimate."""
@@ -184,10 +204,29 @@ class UpdateSettings:
         lagged = maps.LaggedMomentumMap(contribution.lag, beta, contribution.gamma, 1 - beta)
         return (lagged, Workload.ema(1 - beta))[: contribution.channels]
 
-    def _coupled(self) -> LinearMap:
+    def _weighted(self, contribution: Contribution) -> LinearMap:
+        """The map of a method that takes a weighted estimate."""
+        self.check_fits(contribution)
+        power = _power(contribution)
         if self.optimizer == "anytime":
             return maps.AnytimeMap()
-        return maps.NesterovMap(kappa=self.kappa)
+        if self.optimizer == "srg":
+            return maps.RunningMeanMap(power)
+        return maps.NesterovMap(kappa=self.kappa, power=power, summed=contribution.decay == 1)
+
+    def check_fits(self, contribution: Contribution) -> None:
+        """Refuse a stream that this optimizer makes another algorithm of than the noise is shaped for."""
+        weighted = self.optimizer in WEIGHTED
+        fits = isinstance(contribution, Weighted) == weighted
+        fits &= isinstance(contribution, GradientPair) == (self.optimizer == "storm")
+        if weighted and self.optimizer != "nesterov":
+            fits &= contribution.decay == 1
+        if self.optimizer == "anytime":
+            fits &= _power(contribution) == 1
+        if not fits:
+            raise SordinoError(
+                f"optimizer {self.optimizer!r} does not fit a stream where {contribution.describe()}"
+            )
 
     def describe(self) -> str:
         parts = [f"{self.optimizer}, learning rate {self.learning_rate:g} ({self.lr_schedule})"]
@@ -204,7 +243,25 @@ class UpdateSettings:
         return ", ".join(parts)
 
 
-def _recursion(contribution: Contribution) -> Workload:
-    """``G_t = decay G_{t-1} + ...`` as a workload."""
+def _recursion(contribution: Contribution) -> LinearMap:
+    """``G_t = decay G_{t-1} + ...`` as a map."""
+    if isinstance(contribution, VaryingRecursive):
+        return maps.VaryingDecay(contribution.decays)
     decay = contribution.decay
     return Workload("recursion", ratios=(decay,)) if decay else Workload.identity()
+
+
+def _then(first: LinearMap, *others: Workload) -> LinearMap:
+    """`first`, and then the others."""
+    for other in others:
+        if isinstance(first, Workload):
+            first = first.then(other)
+        else:
+            inner = first.maps if isinstance(first, maps.Composed) else (first,)
+            first = maps.Composed((*inner, other))
+    return first
+
+
+def _power(contribution: Contribution) -> float:
+    """k of the weights ``(t+1)^k``; 1 where there are none."""
+    return contribution.power if isinstance(contribution, Weighted) else 1.0

@@ -97,19 +97,22 @@ class LaggedMomentumEstimate(Wrapper):
 class Regularized(Wrapper):
     """Adds the gradient of a data-free penalty to the estimate: no sensitivity, no recursion.
 
-    `weighted`: the estimate is of ``(t+1) grad`` (accelerated and anytime methods), so the penalty
-    gets the same weight.
+    `weighted`: the estimate is of ``(t+1)^power grad`` (accelerated and anytime methods), so the
+    penalty gets the same weight.
     """
 
     inner: Update
     gradient: Callable[[PyTree], PyTree]
     weighted: bool = False
+    power: float = 1.0
 
     def step(
         self, params: PyTree, state: PyTree, estimate: PrivateEstimate, info: StepInfo
     ) -> tuple[PyTree, PyTree]:
         inner, own = state
         weight = info.step + 1.0 if self.weighted else 1.0
+        if self.power != 1:
+            weight = weight**self.power
         total = jax.tree.map(lambda g, r: g + weight * r, estimate.value, self.gradient(params))
         params, inner = self.inner.step(params, inner, PrivateEstimate(total), info)
         return params, (inner, own)
@@ -117,7 +120,10 @@ class Regularized(Wrapper):
 
 @dataclass(frozen=True)
 class TailAveraged(Update):
-    """`inner`, returning the mean of the iterates after step ``(1 - fraction) * steps``."""
+    """`inner`, returning the mean of its outputs after step ``(1 - fraction) * steps``.
+
+    Outputs are the iterates; of accelerated methods y, not the points between that gradients are taken at.
+    """
 
     inner: Update
     fraction: float
@@ -134,7 +140,8 @@ class TailAveraged(Update):
         taken = (info.step >= jnp.minimum(start, info.steps - 1)).astype(jnp.float32)
         count = count + taken
         weight = taken / jnp.maximum(count, 1)
-        mean = jax.tree.map(lambda m, x: m + weight.astype(m.dtype) * (x - m), mean, params)
+        latest = self.inner.output(params, inner)
+        mean = jax.tree.map(lambda m, x: m + weight.astype(m.dtype) * (x - m), mean, latest)
         return params, (inner, mean, count)
 
     def output(self, params: PyTree, state: PyTree) -> PyTree:

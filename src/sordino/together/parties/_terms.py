@@ -29,9 +29,10 @@ from sordino._base.errors import DAMAGE, SordinoError, require_choice, require_c
 from sordino._base.types import Json
 from sordino.engine import refuse_others
 from sordino.parts.mechanisms import MOST_DRAWS, Mechanism
+from sordino.parts.sampling import FIXED, RESHUFFLED
 from sordino.planning import DISCRETE, Plan, plan
 from sordino.planning.recipes import recipe_named
-from sordino.privacy import POISSON, ROW, Guarantee, require_one_row
+from sordino.privacy import POISSON, ROW, WITHOUT_REPLACEMENT, Guarantee, require_one_row
 from sordino.together.secure._base import (
     TrustAssumption,
     engine_distance,
@@ -113,6 +114,12 @@ class Terms:
             raise SordinoError(
                 "parties sum models of up to 2^25 parameters, and 2^40 of them over all turns; "
                 f"{self.parameters:,} in {self.plan.population.steps:,} turns are more"
+            )
+        _refuse_cyclic(self.plan.population.sampling)
+        if self.plan.population.slots is not None:
+            raise SordinoError(
+                "this plan is accounted for the permutations of its order_seed, but each party shuffles "
+                "its own records; plan with order_seed=None"
             )
         self._check_rates()
         # Built now, so that what does not fit is refused before anybody signs it.
@@ -300,7 +307,11 @@ def agree(
     assumption = assumption_of(engine, len(sizes), colluders)
     whole = sum(sizes)
     sampling = spec.resolve(options)["sampling"]
-    secret = sampling in (POISSON, "without-replacement")
+    _refuse_cyclic(sampling)
+    secret = sampling in (POISSON, WITHOUT_REPLACEMENT)
+    if sampling == RESHUFFLED:
+        # Each party shuffles with a key of its own: no public order can be counted on.
+        options.setdefault("order_seed", None)
     first = options.get("first_batch")
     shares: tuple[float, ...] = ()
     if batches is not None:
@@ -351,6 +362,14 @@ def agree(
             f"the engine {engine!r} cannot make noise close enough to exact for this delta"
         )
     return terms
+
+
+def _refuse_cyclic(sampling: str) -> None:
+    if sampling not in (POISSON, WITHOUT_REPLACEMENT, FIXED, RESHUFFLED):
+        raise SordinoError(
+            f"parties do not train with {sampling} batches: nobody could draw the groups of all records; "
+            "use 'poisson' or 'fixed'"
+        )
 
 
 def _shared(size: int, examples: Sequence[int], sampling: str) -> tuple[float, ...]:
