@@ -1,0 +1,413 @@
+"""A fit on a raw table: what is not declared is found inside the budget, and who is held out scores the model.
+
+    plan      a release of what the table holds, training, an evaluation: one guarantee, one charge
+    release   noisy numbers about the training persons' cells -> schema, classes, how many they are
+    training  the settled plan (learning rate and divisor follow from the release) on the schema's features
+    scores    noisy numbers about the held-out persons
+
+Noise sizes, steps and the model's clip are decided before the first record is read; what follows from the release is
+post-processing (papers/06, section 3.6). Nothing here raises, warns or shapes an array in view of one person.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sordino._base.errors import SordinoError, require_choice, require_fraction, shown
+from sordino._base.keys import RunKey
+from sordino.engine import checkpoint_key, query_key
+from sordino.models._cells import Cells, RawTable, read_cells
+from sordino.models._checks import Features
+from sordino.models._evaluation import EvaluationAnswer, held_out, run_evaluation
+from sordino.models._found import ColumnFact, found_bounds, found_classes, found_schema, found_task
+from sordino.models._release import People, TableAnswer, run_table_release
+from sordino.models._schema import Categorical, Numeric, Schema, Value
+from sordino.planning import Evaluation, Plan, TableRelease
+from sordino.privacy import mu_of_budget_beside, person_ids
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PAY, REFUSE, TAKE = "pay", "refuse", "take"
+UNDECLARED = ("auto", PAY, REFUSE, TAKE)
+# Where nobody declared how many persons there are, delta must not tell it.
+DELTA = 1e-5
+# Of an epoch, as of declared batches.
+SLOTS = 20
+CLASSES, REGRESSION = "classes", "regression"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Facts:
+    """What is public about a table: declared, or a question of the release.
+
+    Attributes:
+      names: the feature columns.
+      declared: descriptions of some of them.
+      target: the target's name.
+      classes, bounds: of the target, where declared.
+      persons: how many there are, where declared; else their number stays private.
+    """
+
+    names: tuple[str, ...]
+    declared: Mapping[str, Numeric | Categorical]
+    target: str
+    classes: tuple[Value, ...] | None = None
+    bounds: tuple[float, float] | None = None
+    persons: int | None = None
+    balanced: bool = False
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The columns that the release is about, the target last."""
+        columns = tuple(name for name in self.names if name not in self.declared)
+        return (*columns, self.target) if self.asks_target else columns
+
+    @property
+    def asks_target(self) -> bool:
+        known = self.classes is not None or self.bounds is not None
+        return not known or self.persons is None or self.balanced
+
+    @property
+    def may_hold_text(self) -> bool:
+        """Whether the release may show a text that only one person has."""
+        known = self.classes is not None or self.bounds is not None
+        return bool(set(self.asked) - {self.target}) or not known
+
+    def missing(self) -> list[str]:
+        """What is not declared, in words."""
+        columns = [f"column {name!r}" for name in self.asked if name != self.target]
+        if self.classes is None and self.bounds is None:
+            columns.append(f"the classes or bounds of the target {self.target!r}")
+        if self.persons is None:
+            columns.append("the number of rows, or of persons (examples=...)")
+        return columns
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The records of a fit, as they were given; AS SENSITIVE AS THE DATA.
+
+    Attributes:
+      features: the columns, read cell by cell.
+      target: the cells of the target.
+      ids: whose row it is, in one spelling; None where each row is a person.
+      weights: of rows, 0 to 1; None where all are 1.
+    """
+
+    features: RawTable
+    target: Cells
+    ids: NDArray[np.object_] | None
+    weights: NDArray[np.float64] | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.features.rows
+
+    def take(self, chosen: NDArray[np.bool_]) -> Table:
+        """The rows where `chosen` is true."""
+        return Table(
+            self.features.take(chosen),
+            self.target.take(chosen),
+            None if self.ids is None else self.ids[chosen],
+            None if self.weights is None else self.weights[chosen],
+        )
+
+    @property
+    def owners(self) -> NDArray[np.int64] | None:
+        """The index of each row's person, -1 for rows of nobody."""
+        if self.ids is None:
+            return None
+        import pandas as pd
+
+        return np.asarray(pd.factorize(self.ids)[0], np.int64)
+
+    def columns(self, name: str) -> _WithTarget:
+        """The features, and the target under its name."""
+        return _WithTarget(self.features, name, self.target)
+
+
+class _WithTarget(Mapping[str, Cells]):
+    def __init__(self, features: RawTable, name: str, target: Cells) -> None:
+        self._features, self._name, self._target = features, name, target
+
+    def __getitem__(self, name: str) -> Cells:
+        return self._target if name == self._name else self._features[name]
+
+    def __iter__(self) -> Any:
+        yield from self._features
+        yield self._name
+
+    def __len__(self) -> int:
+        return len(self._features) + 1
+
+
+def table_of(
+    X: Features,
+    y: ArrayLike,
+    *,
+    groups: ArrayLike | str | None,
+    sample_weight: ArrayLike | None,
+    weight_bound: float | None,
+    decimal: str,
+    date_formats: Mapping[str, str] | None,
+    values: Mapping[str, Sequence[object]],
+    classes: Sequence[object],
+) -> Table:
+    """The records of a fit; a name in `groups` is a column of X, which is then no feature."""
+    if hasattr(X, "toarray"):
+        raise SordinoError(
+            "sparse features are used as they are declared: give feature_bounds, classes and examples, or "
+            "undeclared='take'"
+        )
+    if isinstance(groups, str):
+        columns = getattr(X, "columns", None)
+        if columns is None or groups not in columns:
+            raise SordinoError(f"X has no column {groups!r} to tell persons by")
+        X, groups = X.drop(columns=[groups]), X[groups]  # type: ignore[union-attr]
+    features = RawTable(X, decimal=decimal, date_formats=date_formats, values=values)
+    target = read_cells(y, decimal=decimal, values=tuple(classes))
+    if len(target) != features.rows:
+        raise SordinoError("X and y must have as many rows")
+    ids = None if groups is None else person_ids(groups)
+    if ids is not None and len(ids) != features.rows:
+        raise SordinoError("there must be one id of a person for each row of X")
+    weights = None
+    if sample_weight is not None:
+        weights = bounded_weights(sample_weight, weight_bound, features.rows)
+    return Table(features, target, ids, weights)
+
+
+def bounded_weights(
+    sample_weight: ArrayLike, bound: float | None, rows: int
+) -> NDArray[np.float64]:
+    """Weights of rows over their public bound, between 0 and 1; what is no number is 0."""
+    if bound is None or not (math.isfinite(bound) and bound > 0):
+        raise SordinoError(
+            "sample_weight needs weight_bound, the largest weight that a row may have, from public "
+            "knowledge"
+        )
+    cells = read_cells(sample_weight)
+    if len(cells) != rows:
+        raise SordinoError("there must be one sample_weight for each row of X")
+    numbers = np.zeros(rows) if cells.numbers is None else np.nan_to_num(cells.numbers)
+    return np.clip(numbers, 0.0, bound) / bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a fit is asked for beside its training."""
+
+    epsilon: float
+    delta: float
+    adjacency: str
+    share: float = 0.1
+    evaluate: float = 0.0
+    features: str = "auto"
+    bins: int = 8
+
+    def queries(self, facts: Facts, task: str) -> tuple[TableRelease | None, Evaluation | None]:
+        """The charged questions beside training."""
+        release = evaluation = None
+        if facts.asked:
+            release = TableRelease.for_budget(
+                facts.asked,
+                self.epsilon,
+                self.delta,
+                require_fraction("preprocessing_share", self.share),
+                self.adjacency,
+                facts.may_hold_text,
+            )
+        if self.evaluate:
+            evaluation = Evaluation.for_budget(
+                task,
+                self.epsilon,
+                self.delta,
+                require_fraction("evaluate", self.evaluate),
+                self.adjacency,
+            )
+        return release, evaluation
+
+    def mu_train(self, release: TableRelease | None) -> float:
+        """mu that is left for training, if nothing is amplified."""
+        lost = 0.0 if release is None else release.text_chance
+        whole = mu_of_budget_beside(self.epsilon, self.delta, lost, self.adjacency)
+        return whole * math.sqrt(1 - self.share if release is not None else 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a release showed, and what was declared: all that training may know of the table.
+
+    Attributes:
+      answer: the release's; None where everything was declared.
+      task: "classes" or "regression".
+      classes, counts: of the target, and how many persons are in each, where that is known.
+      bounds: of a regression's target.
+      persons: how many train.
+    """
+
+    answer: TableAnswer | None
+    schema: Schema
+    columns: tuple[ColumnFact, ...]
+    task: str
+    persons: int
+    classes: tuple[Value, ...] | None = None
+    counts: NDArray[np.float64] | None = None
+    bounds: tuple[float, float] | None = None
+
+
+def find(
+    facts: Facts, asked: Asked, release: TableRelease | None, table: Table, key: RunKey, task: str
+) -> Found:
+    """Ask the release, and make a schema of its answer. `task` "auto" is settled by it."""
+    trained = None
+    if facts.persons is not None:
+        trained = max(1, round(facts.persons * (1 - asked.evaluate)))
+    answer = None
+    if release is not None:
+        declared = {} if facts.classes is None else {facts.target: facts.classes}
+        answer = run_table_release(
+            release,
+            table.columns(facts.target),
+            table.owners,
+            query_key(release, key),
+            target=facts.target if facts.asks_target else None,
+            declared=declared,
+            persons=trained,
+        )
+    if task == "auto":
+        task = _task(facts, answer)
+    classes, counts, bounds = facts.classes, None, facts.bounds
+    if task == CLASSES:
+        if answer is not None and facts.asks_target:
+            classes, counts = found_classes(answer)
+        bounds = None
+    else:
+        classes = None
+        if bounds is None:
+            assert answer is not None
+            bounds = found_bounds(answer)
+    persons = trained if trained is not None else max(1, round(answer.persons if answer else 1))
+    public = {"target": facts.target, "classes": classes, "target_bounds": bounds}
+    schema, columns = found_schema(
+        answer,
+        facts.names,
+        features=asked.features,
+        bins=asked.bins,
+        mu_train=asked.mu_train(release),
+        declared=facts.declared,
+        target=public,
+        decimal=table.features.decimal,
+        date_formats=table.features.date_formats,
+    )
+    return Found(answer, schema, tuple(columns), task, persons, classes, counts, bounds)
+
+
+def _task(facts: Facts, answer: TableAnswer | None) -> str:
+    if facts.classes is not None:
+        return CLASSES
+    if facts.bounds is not None:
+        return REGRESSION
+    assert answer is not None
+    return found_task(answer)
+
+
+def class_weights(
+    given: object, classes: Sequence[Value], counts: NDArray[np.float64] | None, least: float
+) -> NDArray[np.float64] | None:
+    """The weight of each class, the largest 1; None for no weights.
+
+    "balanced": ``min n_c / n_c`` from the released counts, which are floored at max(1, sigma) (`least`).
+    """
+    if given is None:
+        return None
+    if isinstance(given, str):
+        require_choice("class_weight", given, ("balanced",))
+        if counts is None:
+            raise SordinoError("balanced class weights need the classes' counts")
+        floored = np.maximum(counts, max(1.0, least))
+        return np.asarray(np.clip(floored.min() / floored, 0.0, 1.0))
+    if not isinstance(given, Mapping):
+        raise SordinoError(
+            f"class_weight is 'balanced' or a dict of weights by class, got {shown(given)}"
+        )
+    known = dict(given)
+    try:
+        weights = np.array([float(known.pop(label, 1.0)) for label in classes])
+    except (TypeError, ValueError):
+        weights = np.zeros(0)
+    if len(weights) != len(classes) or not (np.isfinite(weights).all() and weights.min() >= 0):
+        raise SordinoError("class_weight needs a number of at least 0 for each class")
+    if known:
+        raise SordinoError(f"class_weight has {shown(next(iter(known)))}, which is no class")
+    if not weights.max() > 0:
+        raise SordinoError("class_weight must be above 0 for one class")
+    return np.asarray(weights / weights.max())
+
+
+def run_key_for(
+    checkpoint: str | None, run_key: RunKey | None, insecure_seed: int | None
+) -> RunKey:
+    """The run's key, before training: the release and who is held out depend on it."""
+    return checkpoint_key(checkpoint, run_key=run_key, insecure_seed=insecure_seed)
+
+
+def apart(table: Table, key: RunKey, share: float) -> tuple[Table, Table | None]:
+    """Who trains, and who is held out: whole persons, drawn from the key and their ids alone."""
+    if not share:
+        return table, None
+    ids = None if table.ids is None else table.ids.tolist()
+    out = held_out(key, ids, table.rows, share)
+    return table.take(~out), table.take(out)
+
+
+def evaluated(
+    query: Evaluation,
+    held: Table,
+    scores: NDArray[np.float64],
+    key: RunKey,
+    found: Found,
+    unit: str,
+) -> EvaluationAnswer:
+    """The private scores of the released model."""
+    if found.task == CLASSES:
+        assert found.classes is not None
+        return run_evaluation(
+            query,
+            held.target.positions(found.classes),
+            scores,
+            held.owners,
+            query_key(query, key),
+            classes=found.classes,
+            majority=None if found.counts is None else int(np.argmax(found.counts)),
+            unit=unit,
+        )
+    numbers = held.target.numbers
+    truth = np.full(held.rows, np.nan) if numbers is None else numbers
+    return run_evaluation(
+        query, truth, scores, held.owners, query_key(query, key), bounds=found.bounds, unit=unit
+    )
+
+
+def settled(
+    plan: Plan,
+    task: str,
+    persons: int,
+) -> Plan:
+    """The plan once the release said how many train, and what is predicted: the same noise and guarantee."""
+    if not plan.population.is_declared:
+        plan = plan.settled(persons)
+    queries = tuple(
+        replace(query, task=task) if isinstance(query, Evaluation) else query
+        for query in plan.queries
+    )
+    built = replace(plan, queries=queries) if queries != plan.queries else plan
+    built.verify()
+    return built
