@@ -88,9 +88,13 @@ class Cells:
         return Cells(len(np.empty(self.rows, bool)[index]), *parts, self.vocabulary)  # type: ignore[arg-type]
 
     def positions(self, values: Sequence[object]) -> Codes:
-        """Of each cell in `values`, -1 where it is none of them: 7, 7.0 and "7" are one value."""
+        """Of each cell in `values`, -1 where it is none of them: 7, 7.0 and "7" are one value.
+
+        So are 1 and True where only one of them is listed, 0 and False.
+        """
         found = np.full(self.rows, -1, np.int64)
-        texts, numbers = {}, {}
+        texts: dict[str, int] = {}
+        numbers: dict[float, int] = {}
         for at, value in enumerate(values):
             number, days, text = _read_value(value)
             if text is None and not number == number and not days == days:
@@ -101,6 +105,11 @@ class Cells:
                 numbers.setdefault(number, at)
             elif self.days is not None:
                 found[self.days == days] = at
+        for number, word in enumerate(("False", "True")):
+            if number in numbers:
+                texts.setdefault(word, numbers[number])
+            elif any(value is bool(number) for value in values):
+                numbers[number] = texts[word]
         if texts and self.codes is not None and self.vocabulary:
             known = np.array([texts.get(word, -1) for word in self.vocabulary] + [-1])
             found = np.where(self.codes >= 0, known[self.codes], found)
