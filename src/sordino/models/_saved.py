@@ -48,7 +48,7 @@ def model_bytes(model: PrivateLinear | SimpleNamespace, target: str) -> bytes:
         "feature_names": np.array(schema.feature_names, dtype=str),
         "target": np.array(target),
         "schema": np.array(json.dumps(schema.to_json())),
-        "radius": np.array(RowPreparation(schema).radius(model.n_features_in_)),
+        "radius": np.array(RowPreparation.for_schema(schema).radius(model.n_features_in_)),
     }
     if hasattr(model, "classes_"):
         classes = np.asarray(model.classes_)
@@ -180,7 +180,7 @@ def _model(arrays: _Arrays) -> PrivateClassifier | PrivateRegressor:
         wanted = ()
     if intercept.shape != wanted or coef.shape != (*wanted, schema.width):
         raise ValueError("its weights do not fit its schema")
-    preparation = RowPreparation(schema)
+    preparation = RowPreparation.for_schema(schema)
     if not math.isclose(arrays.number("radius"), preparation.radius(len(schema.names))):
         raise ValueError("its radius does not fit its schema")
     model.coef_, model.intercept_ = coef, intercept
