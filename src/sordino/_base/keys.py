@@ -19,10 +19,11 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError
 from sordino._base.keystore import KeyStore
@@ -124,6 +125,16 @@ class RunKey:
         """A host generator for one named use (Philox, 128-bit key)."""
         words = np.frombuffer(self.derive(use)[:16], np.uint64)
         return np.random.Generator(np.random.Philox(key=words))
+
+    def words(self, use: str, names: Iterable[str]) -> NDArray[np.uint64]:
+        """A pseudorandom 64-bit number for each name, from the key, the use and that name alone."""
+        base = hashlib.blake2b(key=self.derive(use), digest_size=8)
+        digests = []
+        for name in names:
+            one = base.copy()
+            one.update(name.encode("utf-8", "surrogatepass"))
+            digests.append(one.digest())
+        return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
     def __repr__(self) -> str:
         return f"RunKey(<secret>, insecure={self.insecure})"

@@ -22,11 +22,13 @@ __all__ = [
     "RECIPES",
     "THEOREMS",
     "ConvergenceBound",
+    "Evaluation",
     "Option",
     "Plan",
     "Query",
     "Recipe",
     "Spectrum",
+    "TableRelease",
     "Theorem",
     "Training",
     "compare",
@@ -61,6 +63,9 @@ if TYPE_CHECKING:
     from sordino.planning._prediction import Spectrum as Spectrum
     from sordino.planning._query import QUERIES as QUERIES
     from sordino.planning._query import Query as Query
+    from sordino.planning._query import side_of as side_of
+    from sordino.planning._table_queries import Evaluation as Evaluation
+    from sordino.planning._table_queries import TableRelease as TableRelease
     from sordino.planning._texts import read_settings as read_settings
     from sordino.planning._theorems import THEOREMS as THEOREMS
     from sordino.planning._theory import needed_facts as needed_facts

@@ -29,6 +29,7 @@ __all__ = [
     "PrivateEstimate",
     "SelectionGuarantee",
     "Sensitivity",
+    "Side",
     "SinglePass",
     "Strategy",
     "ToeplitzStrategy",
@@ -99,6 +100,10 @@ if TYPE_CHECKING:
     from sordino.privacy._sensitivity import ENUMERATION_LIMIT as ENUMERATION_LIMIT
     from sordino.privacy._sensitivity import Sensitivity as Sensitivity
     from sordino.privacy._sensitivity import sensitivity as sensitivity
+    from sordino.privacy._sides import Side as Side
+    from sordino.privacy._sides import both_of as both_of
+    from sordino.privacy._sides import budget_beside as budget_beside
+    from sordino.privacy._sides import mu_of_budget_beside as mu_of_budget_beside
     from sordino.privacy._strategy import LARGEST_FACTOR as LARGEST_FACTOR
     from sordino.privacy._strategy import MatrixStrategy as MatrixStrategy
     from sordino.privacy._strategy import ParallelStrategy as ParallelStrategy

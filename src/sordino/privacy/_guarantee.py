@@ -12,19 +12,23 @@ sentence, composes with others, and round-trips through JSON.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations, product
 
 from sordino._base.errors import SordinoError, known_fields, require_choice, require_fraction, shown
 from sordino._base.types import Json
-from sordino.privacy._amplification import SampledRelease, composed_delta, composed_epsilon
-from sordino.privacy._gdp import delta_from_mu, epsilon_from_mu, epsilon_from_zcdp, zcdp_from_mu
+from sordino.privacy._amplification import SampledRelease
+from sordino.privacy._gdp import epsilon_from_zcdp, zcdp_from_mu
+from sordino.privacy._sides import Side, both_of, worst_of
 from sordino.privacy._terms import ADJACENCIES, INSECURE, UNITS, Adjacency, change, rounded_up
 
 ANALYSES = ("exact", "upper bound", "amplified", "none")
 # Whose releases a guarantee is about, as its sentence says it.
 RUN, FIT, SEARCH = "the run", "this fit", "the search"
 _VERSION = 1
+# Guarantees with several sides compose side by side up to so many; then each by its worst.
+_MOST_SIDES = 64
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Guarantee:
       mu: the run is mu-GDP. For amplified runs this ignores the amplification: true, but looser
         than `epsilon`.
       adjacency: "zero-out", "add-remove" or "replace-one".
-      unit: whose data is protected: "example", "user" or "client".
+      unit: whose data is protected: "example", "user", "client" or "person".
       participation: in which steps one unit may take part, in words.
       analysis: "exact" (attained by some data set), "upper bound", "amplified" (a pessimistic
         privacy-loss distribution), or "none": no privacy at all, mu is infinite.
@@ -49,6 +53,9 @@ class Guarantee:
         Kamath & Steinke 2020, theorem 14). For large epsilon, where a distance costs ``e^epsilon``
         times itself, that says more.
       insecure: whether the noise came from a seed: there is no privacy against who knows it.
+      lost: probability that a value shows which only one unit has; everything else holds where none does.
+      sides: what the units see whose data went elsewhere, such as those held out for evaluation. The
+        fields above are about all others; epsilon and delta are those of the worst side.
       scope: what releases the guarantee is about, for its sentence.
     """
 
@@ -62,6 +69,8 @@ class Guarantee:
     distance: float = 0.0
     is_zcdp: bool = False
     insecure: bool = False
+    lost: float = 0.0
+    sides: tuple[Side, ...] = ()
     scope: str = field(default=RUN, compare=False)
 
     def __post_init__(self) -> None:
@@ -80,6 +89,16 @@ class Guarantee:
             require_fraction("delta", self.delta_hint)
         if any(part.adjacency != self.adjacency for part in self.sampled):
             raise SordinoError("all parts of a guarantee must be stated under one adjacency")
+        object.__setattr__(self, "sides", tuple(self.sides))
+        if not none:
+            _ = self.own  # refuses a `lost` that is no probability
+        if none and (self.lost or self.sides):
+            raise SordinoError("without privacy there is nothing to say of sides and losses")
+        # Who changes sides adds to one and leaves the other: half of a replacement in each.
+        if self.adjacency != Adjacency.REPLACE_ONE and any(
+            part.adjacency != self.adjacency for side in self.sides for part in side.sampled
+        ):
+            raise SordinoError("all sides of a guarantee must be stated under one adjacency")
 
     @classmethod
     def gaussian(
@@ -93,10 +112,20 @@ class Guarantee:
         delta_hint: float | None = None,
         distance: float = 0.0,
         is_zcdp: bool = False,
+        lost: float = 0.0,
     ) -> Guarantee:
         """A mu-GDP guarantee with no credit for sampling."""
-        analysis = "exact" if exact else "upper bound"
-        return cls(mu, adjacency, unit, participation, analysis, (), delta_hint, distance, is_zcdp)
+        return cls(
+            mu,
+            adjacency,
+            unit,
+            participation,
+            "exact" if exact else "upper bound",
+            delta_hint=delta_hint,
+            distance=distance,
+            is_zcdp=is_zcdp,
+            lost=lost,
+        )
 
     @classmethod
     def nothing(cls, *, adjacency: str, unit: str, participation: str) -> Guarantee:
@@ -108,12 +137,26 @@ class Guarantee:
         return self.analysis != "none"
 
     @property
+    def own(self) -> Side:
+        """The side of the units that are on none of `sides`."""
+        return Side(self.gaussian_mu, self.sampled, self.lost)
+
+    @property
     def mu(self) -> float:
-        return math.hypot(self.gaussian_mu, *(part.unamplified_mu for part in self.sampled))
+        """mu of the worst side, where nothing is lost."""
+        return max(side.mu for side in (self.own, *self.sides))
 
     @property
     def is_amplified(self) -> bool:
         return bool(self.sampled)
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether mu says everything: nothing is amplified, lost, or off by a distance."""
+        sides = (self.own, *self.sides)
+        return self.is_private and not (
+            self.distance or any(side.sampled or side.lost for side in sides)
+        )
 
     def epsilon(self, delta: float) -> float:
         """Smallest epsilon at `delta`, rounded up; infinite where nothing is guaranteed."""
@@ -122,7 +165,7 @@ class Guarantee:
         require_fraction("delta", delta)
         if not self.distance:
             return self._ideal_epsilon(delta)
-        if self.is_zcdp and not self.sampled and self.mu > 0:
+        if self._is_concentrated and self.mu > 0:
             return min(self._near_epsilon(delta), epsilon_from_zcdp(zcdp_from_mu(self.mu), delta))
         return self._near_epsilon(delta)
 
@@ -143,9 +186,12 @@ class Guarantee:
         return (1 + math.exp(min(epsilon, 700.0))) * self.distance * (1 + 1e-12)
 
     def _ideal_epsilon(self, delta: float) -> float:
-        if not self.sampled:
-            return epsilon_from_mu(self.mu, delta)
-        return composed_epsilon(self.sampled, delta, mu=self.gaussian_mu)
+        return max(side.epsilon(delta, self.adjacency) for side in (self.own, *self.sides))
+
+    @property
+    def _is_concentrated(self) -> bool:
+        """Whether the release itself is ``mu^2 / 2``-zCDP."""
+        return self.is_zcdp and not (self.sampled or self.lost or self.sides)
 
     def delta(self, epsilon: float) -> float:
         """delta at `epsilon`, rounded up."""
@@ -153,14 +199,12 @@ class Guarantee:
             raise SordinoError(f"epsilon must be a finite number of at least 0, got {epsilon!r}")
         if not self.is_private:
             return 1.0
-        ideal = delta_from_mu(epsilon, self.mu)
-        if self.sampled:
-            ideal = min(ideal, composed_delta(self.sampled, epsilon, mu=self.gaussian_mu))
+        ideal = max(side.delta(epsilon, self.adjacency) for side in (self.own, *self.sides))
         if not self.distance:
             return ideal
         near = min(1.0, ideal + self._extra(epsilon))
         rho = zcdp_from_mu(self.mu)
-        if self.is_zcdp and not self.sampled and epsilon > rho > 0:
+        if self._is_concentrated and epsilon > rho > 0:
             return min(near, math.exp(-((epsilon - rho) ** 2) / (4 * rho)) * (1 + 1e-12))
         return near
 
@@ -168,16 +212,18 @@ class Guarantee:
         """The same run against replacement of one unit: removing it, then adding another (2 mu)."""
         if self.adjacency == Adjacency.REPLACE_ONE:
             return self
-        if self.sampled:
+        if any(side.sampled for side in (self.own, *self.sides)):
             raise SordinoError(
                 "an amplified guarantee cannot be carried over to replace-one; plan the run with "
                 "adjacency='replace-one'"
             )
+        doubled = [replace(side, gaussian_mu=2 * side.gaussian_mu) for side in self.sides]
         return replace(
             self,
             gaussian_mu=2 * self.gaussian_mu,
             adjacency=Adjacency.REPLACE_ONE.value,
             analysis="upper bound",
+            sides=(*doubled, *crossings((self.own, *self.sides))),
         )
 
     def sentence(self, delta: float | None = None) -> str:
@@ -189,12 +235,16 @@ class Guarantee:
         gdp = f"{rounded_up(self.mu)}-GDP"
         if self.distance:
             gdp += f" up to a total variation of {rounded_up(self.distance, 2)}"
+        if self.lost:
+            gdp += f", with {chance_of(self.lost, self.unit)}"
         if at is None:
             strength = gdp
         else:
             strength = f"({rounded_up(self.epsilon(at))}, {rounded_up(at)})-differential privacy"
-            if not self.sampled:
+            if not self.is_amplified:
                 strength += f" ({gdp})"
+            elif self.lost:
+                strength += f" ({chance_of(self.lost, self.unit)})"
         basis = {
             "exact": "by an exact analysis with no credit for random batches",
             "upper bound": "by an upper bound with no credit for random batches",
@@ -215,7 +265,7 @@ class Guarantee:
         data = {"version": _VERSION, **asdict(self)}
         if not self.is_private:
             data["gaussian_mu"] = None  # JSON has no infinity
-        for name in ("distance", "is_zcdp", "insecure"):
+        for name in ("distance", "is_zcdp", "insecure", "lost", "sides"):
             if not data[name]:
                 del data[name]  # absent means none: what was written before stays as it was
         if self.scope == RUN:
@@ -232,16 +282,55 @@ class Guarantee:
             raise SordinoError(
                 f"this guarantee has format version {shown(version)}; {_VERSION} is known"
             )
-        parts = fields.pop("sampled", ())
+        parts, sides = fields.pop("sampled", ()), fields.pop("sides", ())
         if fields.get("gaussian_mu", 0.0) is None:
             fields["gaussian_mu"] = math.inf
         try:
-            sampled = tuple(
-                SampledRelease(**known_fields("a release", part, SampledRelease)) for part in parts
+            return cls(
+                sampled=_releases(parts),
+                sides=tuple(_side(one) for one in sides),
+                **known_fields("a guarantee", fields, cls),
             )
-            return cls(sampled=sampled, **known_fields("a guarantee", fields, cls))
         except TypeError:
             raise SordinoError(f"this is not a guarantee: {shown(data)}") from None
+
+
+def _releases(parts: Iterable[object]) -> tuple[SampledRelease, ...]:
+    return tuple(
+        SampledRelease(**known_fields("a release", part, SampledRelease)) for part in parts
+    )
+
+
+def _side(data: object) -> Side:
+    known = known_fields("a side", data, Side)
+    return Side(**{**known, "sampled": _releases(known.get("sampled", ()))})
+
+
+def chance_of(lost: float, unit: str) -> str:
+    """ "one chance in 1,000,000 that a value which only one person has shows", rounded up."""
+    digits = f"{1 / lost * (1 + 1e-12):.0f}"
+    few = int(digits[:4]) * 10 ** max(0, len(digits) - 4)
+    return f"one chance in {few:,} that a value shows which only one {unit} has"
+
+
+def crossings(sides: Iterable[Side]) -> list[Side]:
+    """What is seen of one unit that moves from one side to another, for each two: it is on both, once."""
+    return [both_of(pair) for pair in combinations(sides, 2)]
+
+
+def side_by_side(choices: Sequence[tuple[Side, ...]]) -> tuple[Side, tuple[Side, ...]]:
+    """Several splits of the same data together: the first side of all, and every other combination.
+
+    A unit may be on any side of each split. Of many splits, each counts with its worst side.
+    """
+    if math.prod(len(sides) for sides in choices) > _MOST_SIDES:
+        choices = [(worst_of(sides),) for sides in choices]
+    own, *others = (both_of(sides) for sides in product(*choices))
+    kept: list[Side] = []
+    for side in others:
+        if not any(known.covers(side) for known in (own, *kept)):
+            kept = [*(known for known in kept if not side.covers(known)), side]
+    return own, tuple(kept)
 
 
 def compose(guarantees: Iterable[Guarantee]) -> Guarantee:
@@ -261,13 +350,16 @@ def compose(guarantees: Iterable[Guarantee]) -> Guarantee:
         analysis = "upper bound"  # the worst example of one run need not be that of another
     uses = list(dict.fromkeys(part.participation for part in parts))
     deltas = [part.delta_hint for part in parts if part.delta_hint is not None]
+    own, sides = side_by_side([(part.own, *part.sides) for part in parts])
+    if analysis == "none":
+        own, sides = replace(own, lost=0.0), ()
     return Guarantee(
-        gaussian_mu=math.hypot(*(part.gaussian_mu for part in parts)) * (1 + 1e-15),
+        gaussian_mu=own.gaussian_mu,
         adjacency=first.adjacency,
         unit=first.unit,
         participation=uses[0] if len(parts) == 1 else f"in {len(parts)} runs: {'; '.join(uses)}",
         analysis=analysis,
-        sampled=tuple(part for guarantee in parts for part in guarantee.sampled),
+        sampled=own.sampled,
         delta_hint=max(deltas) if deltas else None,
         # Hybrids, one run after the other; the last digit up.
         distance=min(1.0, math.fsum(part.distance for part in parts) * (1 + 1e-15)),
@@ -275,4 +367,6 @@ def compose(guarantees: Iterable[Guarantee]) -> Guarantee:
         is_zcdp=all(part.is_zcdp or not (part.distance or part.sampled) for part in parts)
         and any(part.is_zcdp for part in parts),
         insecure=any(part.insecure for part in parts),
+        lost=own.lost,
+        sides=sides,
     )

@@ -44,7 +44,7 @@ class Adjacency(_Term):
 
 
 class Unit(_Term):
-    """Whose data a guarantee protects. No plan protects a ``PERSON`` with several rows yet."""
+    """Whose data a guarantee protects. A ``PERSON`` may have several rows, an ``EXAMPLE`` is one row."""
 
     EXAMPLE = "example"
     USER = "user"
@@ -60,7 +60,7 @@ class NoiseKind(_Term):
 
 
 # What plans can protect.
-UNITS = (Unit.EXAMPLE.value, Unit.USER.value, Unit.CLIENT.value)
+UNITS = tuple(unit.value for unit in Unit)
 # The unit of which every row is one by definition.
 ROW = Unit.EXAMPLE.value
 

@@ -37,6 +37,7 @@ from sordino.parts.sampling._kinds import (
     Reshuffled,
     Sampling,
 )
+from sordino.parts.sampling._slots import SLOTS
 from sordino.privacy import Participation
 
 LARGEST_EPSILON = 1000.0
@@ -51,9 +52,9 @@ def checked_budget(epsilon: float, delta: float) -> tuple[float, float]:
     return epsilon, require_fraction("delta", delta)
 
 
-def warn_of_weak_budget(epsilon: float | None, delta: float | None, examples: int) -> None:
-    """Warn where a budget promises next to nothing."""
-    if delta is not None and delta > 1 / examples:
+def warn_of_weak_budget(epsilon: float | None, delta: float | None, examples: int | None) -> None:
+    """Warn where a budget promises next to nothing; of delta only where the number of units is public."""
+    if delta is not None and examples is not None and delta > 1 / examples:
         warnings.warn(
             f"delta {delta:g} is larger than 1/{examples:,}: publishing one random example "
             "in full would satisfy it; use a smaller delta",
@@ -78,6 +79,13 @@ class Population:
     the run key instead; `first_batch` is the size of the first one where it differs (recursive momentum
     starts with a better estimate). `cycle` is the number of groups of cyclic Poisson batches; their
     `order_seed` splits the groups publicly, None draws them from the run key.
+
+    Secret slots (`slot_count` of them) are for a number of units that is not public: `examples` is then an
+    estimate of it, `batch_size` its share of a slot, by which noisy sums are divided, and nothing about
+    privacy depends on either. Before there is an estimate, a slot counts as one unit (`secret_slots`).
+
+    `rows_per_person`: every row is an example of its own, clipped by itself, and a unit has at most so many
+    of them, all in its one batch. None: all of a unit's data are one example.
     """
 
     examples: int
@@ -88,10 +96,15 @@ class Population:
     first_batch: int | None = None
     cycle: int | None = None
     slots: str | None = None
+    slot_count: int | None = None
+    rows_per_person: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("examples", "batch_size", "steps"):
             object.__setattr__(self, name, require_count(name, getattr(self, name)))
+        for name in ("slot_count", "rows_per_person"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, require_count(name, getattr(self, name)))
         if self.steps > LARGEST_STEPS:
             raise SordinoError(f"a run has at most {LARGEST_STEPS:,} steps, got {self.steps:,}")
         require_choice("sampling", self.sampling, SAMPLINGS)
@@ -100,6 +113,7 @@ class Population:
                 f"batch_size {self.batch_size:,} is larger than the {self.examples:,} examples; "
                 f"use at most {self.examples:,}"
             )
+        self._check_slot_count()
         if self.order_seed is not None:
             seed = require_count("order_seed", self.order_seed, minimum=0)
             object.__setattr__(self, "order_seed", seed)
@@ -128,6 +142,48 @@ class Population:
         if self.slots is not None:
             self._check_slots()
 
+    def _check_slot_count(self) -> None:
+        if (self.slot_count is not None) != (self.sampling == SLOTS):
+            raise SordinoError(f"slot_count belongs to sampling={SLOTS!r}, which needs it")
+        if self.slot_count is None:
+            return
+        object.__setattr__(self, "order_seed", None)  # slots have no order
+        if self.batch_size != -(-self.examples // self.slot_count):
+            raise SordinoError(
+                f"{self.examples:,} units in {self.slot_count:,} slots are batches of "
+                f"{-(-self.examples // self.slot_count):,}, not {self.batch_size:,}"
+            )
+
+    @classmethod
+    def secret_slots(
+        cls, slot_count: int, steps: int, rows_per_person: int | None = None
+    ) -> Population:
+        """An undeclared number of units in secret slots; see `settled`."""
+        count = require_count("slot_count", slot_count)
+        return cls(count, 1, steps, SLOTS, None, slot_count=count, rows_per_person=rows_per_person)
+
+    def settled(self, examples: int) -> Population:
+        """The same slots with an estimate of how many units there are, from a private release."""
+        if self.slot_count is None:
+            raise SordinoError(
+                "the number of units of this plan is declared; only slots leave it open"
+            )
+        count = require_count("examples", examples)
+        return replace(self, examples=count, batch_size=-(-count // self.slot_count))
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether the number of units is public and exact."""
+        return self.slot_count is None
+
+    def require_declared(self, what: str) -> None:
+        """Refuse secret slots where `what` cannot have them."""
+        if not self.is_declared:
+            raise SordinoError(
+                f"{what} needs a public number of units and does not work with secret slots; declare "
+                "the number, or use sordino.train"
+            )
+
     def _check_slots(self) -> None:
         if not isinstance(self.slots, str) or not re.fullmatch("[0-9a-f]{64}", self.slots):
             raise SordinoError(f"slots must be a SHA-256 in hexadecimal, got {shown(self.slots)}")
@@ -152,7 +208,7 @@ class Population:
 
     @property
     def steps_per_epoch(self) -> int:
-        return -(-self.examples // self.batch_size)
+        return self.slot_count or -(-self.examples // self.batch_size)
 
     @property
     def epochs(self) -> float:
@@ -192,7 +248,8 @@ class Population:
 
     def to_json(self) -> Json:
         # Absent unless they count: other plans keep the identity they always had.
-        absent = {name for name in ("cycle", "slots") if getattr(self, name) is None}
+        optional = ("cycle", "slots", "slot_count", "rows_per_person")
+        absent = {name for name in optional if getattr(self, name) is None}
         return {name: value for name, value in asdict(self).items() if name not in absent}
 
 
