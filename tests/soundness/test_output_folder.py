@@ -49,9 +49,9 @@ def folder(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made / "one", tmp_path / "run"))
 
 
-def refused(result: Any, words: str) -> None:
-    assert result.exit_code == 2, result.output
-    assert words in result.stderr
+def refused(result: Any, words: str, code: int = 1) -> None:
+    assert result.exit_code == code, result.output
+    assert words in " ".join(result.stderr.split())
 
 
 def edit(path: Path, **changes: Any) -> None:
@@ -62,12 +62,13 @@ def test_a_folder_as_it_was_written_is_verified(folder: Path) -> None:
     """t: model, plan and report have the recorded hashes, and what that cannot show is said."""
     result = sordino("verify", folder)
     assert result.exit_code == 0, result.output
-    assert "model.npz, plan.json and report.html are the files" in result.stdout
+    assert "model.npz, plan.json, schema.json and report.html are the files" in result.stdout
     assert "unless guarantee.json is signed" in result.stdout
     assert set(json.loads((folder / "guarantee.json").read_text())["sha256"]) == {
         "model.npz",
         "plan.json",
         "report.html",
+        "schema.json",
     }
     load_model(folder / "model.npz")
 
@@ -77,7 +78,8 @@ def test_a_swapped_model_is_noticed(folder: Path, made: Path) -> None:
     shutil.copy(made / "other" / "model.npz", folder / "model.npz")
     refused(sordino("verify", folder), "model.npz is not the file that guarantee.json is about")
     out = folder.parent / "p.csv"
-    refused(sordino("predict", folder, made / "t.csv", "--out", out), "it was exchanged or changed")
+    again = sordino("predict", folder, made / "t.csv", "--out", out)
+    refused(again, "it was exchanged or changed", code=2)
     assert not out.exists()
     with pytest.raises(SordinoError, match="it was exchanged or changed"):
         load_model(folder / "model.npz")
@@ -123,9 +125,37 @@ def test_a_weaker_guarantee_with_its_own_sentence_is_noticed(folder: Path, made:
     refused(sordino("verify", folder), "states another guarantee")
 
 
+def of_version_1(folder: Path) -> dict[str, Any]:
+    """The record that versions up to 0.7 wrote for the folder."""
+    record = json.loads((folder / "guarantee.json").read_text())
+    kept = ("sentence", "epsilon", "delta", "guarantee", "notes", "plan", "date", "sha256")
+    old = {name: record[name] for name in kept} | {"sordino": "0.7.0"}
+    del old["sha256"]["schema.json"]
+    (folder / "schema.json").unlink()
+    (folder / "guarantee.json").write_text(json.dumps(old, indent=1) + "\n")
+    return old
+
+
+def test_a_folder_of_version_1_is_still_verified(folder: Path, made: Path) -> None:
+    """t: model, plan and report as 0.7 recorded them; an edit is found, and version 2 is no version 1."""
+    second = (folder / "guarantee.json").read_text()
+    old = of_version_1(folder)
+    result = sordino("verify", folder)
+    assert result.exit_code == 0, result.output
+    assert "model.npz, plan.json and report.html are the files" in result.stdout
+    edit(folder / "guarantee.json", epsilon=0.5)
+    refused(sordino("verify", folder), "states another guarantee")
+    (folder / "guarantee.json").write_text(second.replace('"version": 2', '"revision": 2', 1))
+    refused(sordino("verify", folder), "no record that is known here")
+    edit(folder / "guarantee.json", **old)
+    shutil.copy(made / "other" / "model.npz", folder / "model.npz")
+    (folder / "guarantee.json").write_text(json.dumps(old))
+    refused(sordino("verify", folder), "model.npz is not the file")
+
+
 def test_a_folder_of_an_older_version_is_read_with_a_sentence(folder: Path, made: Path) -> None:
     """t: without hashes a model is read, and it is said that nothing could be checked."""
-    record = json.loads((folder / "guarantee.json").read_text())
+    record = of_version_1(folder)
     del record["sha256"]
     (folder / "guarantee.json").write_text(json.dumps(record))
     with pytest.warns(PrivacyWarning, match="records no hashes, as before version 0.5.1"):
@@ -140,7 +170,7 @@ def test_a_folder_of_an_older_version_is_read_with_a_sentence(folder: Path, made
 
 def test_what_is_no_folder_of_a_run_is_refused(tmp_path: Path, made: Path) -> None:
     """t: a missing or damaged record is one sentence; a model file by itself needs none."""
-    refused(sordino("verify", tmp_path / "none"), "there is no folder")
+    refused(sordino("verify", tmp_path / "none"), "there is no folder", code=2)
     refused(sordino("verify", tmp_path), "there is no guarantee.json")
     (tmp_path / "guarantee.json").write_text("{")
     refused(sordino("verify", tmp_path), "it is not JSON")

@@ -29,14 +29,21 @@ if TYPE_CHECKING:
     from sordino.models._estimators import PrivateClassifier as PrivateClassifier
     from sordino.models._estimators import PrivateRegressor as PrivateRegressor
     from sordino.models._estimators import checked_classes as checked_classes
+    from sordino.models._folder import GUARANTEE as GUARANTEE
+    from sordino.models._folder import MODEL as MODEL
+    from sordino.models._folder import PLAN as PLAN
+    from sordino.models._folder import REPORT as REPORT
+    from sordino.models._folder import check_free as check_free
+    from sordino.models._folder import staged_folder as staged_folder
+    from sordino.models._pack import DECLARED as DECLARED
+    from sordino.models._pack import TAKEN as TAKEN
+    from sordino.models._pack import pack_facts as pack_facts
+    from sordino.models._pack import verify_pack as verify_pack
+    from sordino.models._pack import write_pack as write_pack
     from sordino.models._rows import PublicWhitening as PublicWhitening
     from sordino.models._rows import RowPreparation as RowPreparation
-    from sordino.models._saved import FIELD as FIELD
-    from sordino.models._saved import digest as digest
     from sordino.models._saved import load_model as load_model
     from sordino.models._saved import model_bytes as model_bytes
-    from sordino.models._saved import read_record as read_record
-    from sordino.models._saved import recorded as recorded
     from sordino.models._schema import Schema as Schema
     from sordino.models._search import PrivateSearch as PrivateSearch
     from sordino.models._tables import load_demo as load_demo

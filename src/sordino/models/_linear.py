@@ -43,6 +43,7 @@ from sordino.models._defaults import (
     wants_more_epochs,
 )
 from sordino.models._inference import Bounds, Categories, is_table, public_bounds, table_schema
+from sordino.models._pack import Released, target_name
 from sordino.models._rows import RowPreparation, blocks
 from sordino.parts import LinearLoss
 from sordino.planning import Plan, plan
@@ -86,7 +87,7 @@ class Inspected:
 
 
 @dataclass(eq=False, repr=False)
-class PrivateLinear(BaseEstimator):  # type: ignore[misc]
+class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
     """The parameters that both estimators have, and what they do with them.
 
     Their meaning and the attributes are those of `PrivateClassifier`. `dataclass` writes an `__init__`
@@ -140,6 +141,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             bounds = public_bounds(self.feature_bounds, X.shape[1])
             prepare = RowPreparation.for_array(bounds, bool(self.fit_intercept))
         check_lengths(X, y)
+        self.target_ = target_name(y)
         require_one_row(
             self.unit, stated=bool(self.one_row_per_person), person_ids=groups, rows=_num_samples(X)
         )

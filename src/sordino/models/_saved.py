@@ -3,7 +3,8 @@
 The npz file holds `coef` and `intercept`, `classes` or `target_bounds`, `feature_names`, `target`, and
 `schema`: the JSON of the public description that turns a table into features. With the encoded features
 x and ``r = max(radius, |(x, 1)|)``, the decision is ``(coef x + intercept) radius / r``. Everything in
-it is public or was released under the run's guarantee.
+it is public or was released under the run's guarantee. Format 2 adds `rows`, JSON of how rows are made
+where that is not by a schema and with an intercept; models of arrays have no `schema`.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from sordino._base.errors import PrivacyWarning, SordinoError, one_line, shown
 from sordino._base.types import Json
 from sordino.models._checks import Labels
+from sordino.models._folder import GUARANTEE, MODEL
 from sordino.models._rows import RowPreparation
 from sordino.models._schema import Schema, parse_bounds, parse_values
 
@@ -34,22 +37,31 @@ if TYPE_CHECKING:
     from sordino.models._estimators import PrivateClassifier, PrivateRegressor
     from sordino.models._linear import PrivateLinear
 
-FORMAT = "sordino-model 1"
+# Models of tables with an intercept are written as they always were.
+FORMAT, GENERAL = "sordino-model 1", "sordino-model 2"
 
 
 def model_bytes(model: PrivateLinear | SimpleNamespace, target: str) -> bytes:
-    """The file for a fitted estimator, or what has its attributes; its columns have a schema."""
+    """The file for a fitted estimator, or what has its attributes."""
     schema: Schema | None = model.schema_
-    assert schema is not None
+    prepare = getattr(model, "_preparation", None) or RowPreparation(schema)
+    rows = _rows_json(prepare)
+    general = schema is None or bool(rows)
     arrays: dict[str, Labels] = {
-        "format": np.array(FORMAT),
+        "format": np.array(GENERAL if general else FORMAT),
         "coef": model.coef_,
         "intercept": model.intercept_,
-        "feature_names": np.array(schema.feature_names, dtype=str),
-        "target": np.array(target),
-        "schema": np.array(json.dumps(schema.to_json())),
-        "radius": np.array(RowPreparation.for_schema(schema).radius(model.n_features_in_)),
     }
+    if schema is not None:
+        arrays["feature_names"] = np.array(schema.feature_names, dtype=str)
+    elif hasattr(model, "feature_names_in_"):
+        arrays["feature_names"] = np.array(model.feature_names_in_, dtype=str)
+    arrays["target"] = np.array(target)
+    if schema is not None:
+        arrays["schema"] = np.array(json.dumps(schema.to_json()))
+    arrays["radius"] = np.array(prepare.radius(model.n_features_in_))
+    if general:
+        arrays["rows"] = np.array(json.dumps(rows))
     if hasattr(model, "classes_"):
         classes = np.asarray(model.classes_)
         arrays["classes"] = classes.astype(str) if classes.dtype == object else classes
@@ -61,13 +73,14 @@ def model_bytes(model: PrivateLinear | SimpleNamespace, target: str) -> bytes:
 
 
 def load_model(path: str | os.PathLike[str]) -> tuple[PrivateClassifier | PrivateRegressor, str]:
-    """The fitted estimator in a file of `model_bytes`, and the name of its target.
+    """The fitted estimator in a file of `model_bytes`, or in a run's folder, and its target's name.
 
     Nothing in the file is believed: no code in it is run, nothing larger than the file itself is
     allocated, and what does not fit together is refused. Where a guarantee.json beside the file
     records its hash, another file is refused.
     """
     where = Path(path)
+    where = where / MODEL if where.is_dir() else where
     if not where.is_file():
         raise SordinoError(f"there is no model at {str(where)!r}")
     reason: object
@@ -81,8 +94,8 @@ def load_model(path: str | os.PathLike[str]) -> tuple[PrivateClassifier | Privat
             arrays = _Arrays(archive, len(content))
             if "format" not in arrays:
                 raise ValueError("it has no field 'format'")
-            if (name := arrays.text("format")) != FORMAT:
-                raise ValueError(f"its format is {shown(name)}, not {FORMAT!r}")
+            if (name := arrays.text("format")) not in (FORMAT, GENERAL):
+                raise ValueError(f"its format is {shown(name)}, not {FORMAT!r} or {GENERAL!r}")
             return _model(arrays), arrays.text("target")
     except OSError as error:
         reason = error.strerror or error
@@ -128,6 +141,12 @@ class _Arrays:
     def text(self, name: str) -> str:
         return str(self.array(name, "U", 0))
 
+    def json(self, name: str) -> Any:
+        try:
+            return json.loads(self.text(name))
+        except RecursionError:
+            raise ValueError(f"its {name} is nested too deeply") from None
+
     def number(self, name: str) -> float:
         return float(self.array(name, "f", 0))
 
@@ -162,11 +181,8 @@ def _model(arrays: _Arrays) -> PrivateClassifier | PrivateRegressor:
     # Not above: whoever only compares hashes needs no scikit-learn.
     from sordino.models._estimators import PrivateClassifier, PrivateRegressor
 
-    try:
-        described = json.loads(arrays.text("schema"))
-    except RecursionError:
-        raise ValueError("its schema is nested too deeply") from None
-    schema = Schema.from_json(described)
+    general = arrays.text("format") == GENERAL
+    schema = None if general and "schema" not in arrays else Schema.from_json(arrays.json("schema"))
     coef, intercept = arrays.array("coef", "f"), arrays.array("intercept", "f")
     model: PrivateClassifier | PrivateRegressor
     if "classes" in arrays:
@@ -178,17 +194,61 @@ def _model(arrays: _Arrays) -> PrivateClassifier | PrivateRegressor:
         model = PrivateRegressor()
         model.target_bounds_ = parse_bounds("its target", arrays.array("target_bounds", "f", 1))
         wanted = ()
-    if intercept.shape != wanted or coef.shape != (*wanted, schema.width):
+    columns = coef.shape[-1] if schema is None else len(schema.names)
+    width = columns if schema is None else schema.width
+    if intercept.shape != wanted or coef.shape != (*wanted, width):
         raise ValueError("its weights do not fit its schema")
-    preparation = RowPreparation.for_schema(schema)
-    if not math.isclose(arrays.number("radius"), preparation.radius(len(schema.names))):
+    preparation = replace(_usual(schema), **(_rows(arrays, columns) if general else {}))
+    if not math.isclose(arrays.number("radius"), preparation.radius(columns)):
         raise ValueError("its radius does not fit its schema")
     model.coef_, model.intercept_ = coef, intercept
     model.schema_ = schema
     model._preparation = preparation
-    model.n_features_in_ = len(schema.names)
-    model.feature_names_in_ = np.array(schema.names, dtype=object)
+    model.fit_intercept = preparation.intercept
+    model.n_features_in_ = columns
+    if schema is not None:
+        model.feature_names_in_ = np.array(schema.names, dtype=object)
+    elif "feature_names" in arrays:
+        names = arrays.array("feature_names", "U", 1)
+        if len(names) != columns:
+            raise ValueError("its names are not those of its columns")
+        model.feature_names_in_ = names.astype(object)
     return model
+
+
+def _rows_json(prepare: RowPreparation) -> Json:
+    """How rows are made, besides by the schema: what differs from the usual."""
+    usual = _usual(prepare.schema)
+    own = {field.name: getattr(prepare, field.name) for field in fields(prepare)}
+    return {
+        name: np.asarray(value).tolist()
+        for name, value in own.items()
+        if name != "schema" and not np.array_equal(value, getattr(usual, name))
+    }
+
+
+def _usual(schema: Schema | None) -> RowPreparation:
+    return RowPreparation() if schema is None else RowPreparation.for_schema(schema)
+
+
+def _rows(arrays: _Arrays, columns: int) -> dict[str, Any]:
+    """What `_rows_json` wrote."""
+    found, usual = arrays.json("rows"), RowPreparation()
+    known = {field.name for field in fields(usual)} - {"schema"}
+    if not isinstance(found, dict) or not found.keys() <= known:
+        raise ValueError("its rows are made in a way that is not known here")
+    for name, value in found.items():
+        if name == "bounds":
+            found[name] = bounds = np.asarray(value, np.float64)
+            if bounds.shape != (2, columns) or not np.isfinite(bounds).all():
+                raise ValueError("its bounds are not those of its columns")
+            for low, high in bounds.T:
+                parse_bounds("a column", (low, high))
+        elif type(value) is not type(getattr(usual, name)):
+            raise ValueError(f"its rows have no {name} {shown(value)}")
+    if not 0 < found.get("constant", 1.0) <= 1:
+        raise ValueError("its rows have no constant between 0 and 1")
+    return found
 
 
 # What belongs together: the SHA-256 of a run's files, as its guarantee.json records them. A model that was
@@ -196,7 +256,6 @@ def _model(arrays: _Arrays) -> PrivateClassifier | PrivateRegressor:
 # careless edits only: whoever can change a file can change guarantee.json too. Sign guarantee.json, or
 # publish its hash elsewhere, where that matters.
 
-GUARANTEE = "guarantee.json"
 FIELD = "sha256"
 # A record is a page of text.
 _LARGEST = 1 << 24
@@ -205,6 +264,11 @@ _LARGEST = 1 << 24
 def digest(content: bytes) -> str:
     """SHA-256, in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
+
+
+def record_text(record: Json) -> str:
+    """A record as its file has it."""
+    return json.dumps(record, indent=1) + "\n"
 
 
 def read_record(folder: Path) -> Json:
@@ -247,7 +311,9 @@ def check_recorded(path: Path, content: bytes) -> None:
         return
     hashes = recorded(path.parent)
     if hashes is None:
-        if not _is_of_train(read_record(path.parent)):
+        if "versions" in (record := read_record(path.parent)):
+            raise SordinoError(f"{str(path.parent / GUARANTEE)!r} was changed: it has no hashes")
+        if not _is_of_train(record):
             return  # federated runs and parties have records of another kind
         warnings.warn(
             f"{str(path.parent / GUARANTEE)!r} records no hashes, as before version 0.5.1: that "

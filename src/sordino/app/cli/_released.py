@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sordino import models, planning, privacy
+from sordino import models
 from sordino._base.errors import SordinoError
 from sordino._base.files import write_atomically
-from sordino._base.types import Json
-from sordino.app.cli._console import err, out, say
-from sordino.app.cli._output import GUARANTEE, MODEL, PLAN, REPORT
+from sordino.app.cli._console import err, out, say, say_error
+from sordino.app.cli._output import GUARANTEE, PLAN
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from sordino.models import PrivateClassifier, PrivateRegressor
-    from sordino.planning import Plan
 
 _UNSIGNED = (
     "This shows accidents and careless edits. Whoever can change these files can change the recorded "
@@ -47,7 +44,7 @@ def predict(
     if where.exists() and not force:
         raise SordinoError(f"{str(where)!r} exists already; choose another --out or add --force")
 
-    fitted, target = models.load_model(model / MODEL if model.is_dir() else model)
+    fitted, target = models.load_model(model)
     frame = models.read_table(file)
     table = predictions(fitted, target, frame)
     write_atomically(where, table.to_csv(index=False))
@@ -72,28 +69,25 @@ def predictions(
     return pd.DataFrame(columns)
 
 
+# The exit code where a folder is not what its guarantee.json is about.
+DIFFERS = 1
+
+
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="folder", help="A folder of `sordino train`.")],
 ) -> None:
-    """Check that model, plan, report and guarantee of a folder belong together."""
+    """Check that all files of a folder belong together and the plan gives the stated guarantee.
+
+    Exits with code 1 and names the first difference, if there is one.
+    """
     if not folder.is_dir():
         raise SordinoError(f"there is no folder {str(folder)!r}")
-    hashes, stated = models.recorded(folder), models.read_record(folder)
-    if hashes is not None:
-        for name in (MODEL, PLAN, REPORT):
-            if name not in hashes:
-                raise SordinoError(f"{GUARANTEE} records no hash for {name}; it was changed")
-            if not (folder / name).is_file():
-                raise SordinoError(f"there is no {name} in {str(folder)!r}")
-            if models.digest((folder / name).read_bytes()) != hashes[name]:
-                raise SordinoError(
-                    f"{name} is not the file that {GUARANTEE} is about: it was exchanged or changed"
-                )
-    plan = planning.Plan.load(folder / PLAN)  # computes its guarantee anew
-    if stated.get("plan") != plan.hash:
-        raise SordinoError(f"{GUARANTEE} is about another plan than {PLAN}")
-    _check_statement(stated, plan)
-    if hashes is None:
+    try:
+        files = models.verify_pack(folder)
+    except SordinoError as difference:
+        say_error(difference)
+        raise typer.Exit(DIFFERS) from None
+    if files is None:
         err().print(
             f"{GUARANTEE} records no hashes, as before version 0.5.1: whether model and report are "
             "the ones it is about cannot be told",
@@ -102,17 +96,6 @@ def verify(
         out().print(f"{PLAN} gives the guarantee that {GUARANTEE} states", soft_wrap=True)
         return
     say(
-        f"{MODEL}, {PLAN} and {REPORT} are the files that {GUARANTEE} is about, and the plan gives "
-        f"the guarantee that it states.\n{_UNSIGNED}"
+        f"{', '.join(files[:-1])} and {files[-1]} are the files that {GUARANTEE} is about, and the plan "
+        f"gives the guarantee that it states.\n{_UNSIGNED}"
     )
-
-
-def _check_statement(stated: Json, plan: Plan) -> None:
-    """Raise unless numbers and sentence are those of the plan's guarantee."""
-    result = privacy.Guarantee.from_json(stated.get("guarantee", {}))
-    delta = result.delta_hint
-    reported = (stated.get("sentence"), stated.get("epsilon"), stated.get("delta"))
-    right = (result.sentence(), None if delta is None else result.epsilon(delta), delta)
-    # That the noise came from a seed is the run's own; all the rest is the plan's.
-    if replace(result, insecure=False) != plan.guarantee or reported != right:
-        raise SordinoError("guarantee.json states another guarantee than plan.json gives")

@@ -173,6 +173,7 @@ def train(
                 notes=[*notes, *_people_note(unit, person_column)],
                 results=results,
                 date=today(),
+                declared=asked.schema_file is not None,
             )
     engine.forget(checkpoint)
     if results is None:

@@ -1,0 +1,298 @@
+"""A pack is written the same by Python and by the command, and every byte of it counts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from sordino import Plan, PrivateClassifier, PrivateRegressor, SordinoError
+from sordino.app.cli import _train
+from sordino.app.cli._main import app
+from sordino.models._pack import FORMAT, ColumnUse, verify_pack
+from sordino.models._saved import load_model
+
+N = 120
+RNG = np.random.default_rng(0)
+FRAME = pd.DataFrame({"age": RNG.integers(0, 90, N), "work": RNG.choice(["a", "b", "c"], N)})
+ANSWER = pd.Series((FRAME["age"] > 45).astype(int), name="old")
+PUBLIC: dict[str, Any] = {
+    "feature_bounds": {"age": (0, 90)},
+    "categories": {"work": ["a", "b", "c"]},
+    "examples": N,
+}
+FACTS = {
+    "target": "old",
+    "classes": [0, 1],
+    "examples": N,
+    "columns": {"age": {"low": 0, "high": 90}, "work": {"values": ["a", "b", "c"]}},
+}
+
+
+def classifier(**more: Any) -> PrivateClassifier:
+    return PrivateClassifier(
+        epsilon=2.0, delta=1e-5, classes=[0, 1], epochs=1, **{**PUBLIC, **more}
+    )
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pack with everything that one may have."""
+    folder = tmp_path_factory.mktemp("pack") / "run"
+    model = classifier().fit(FRAME, ANSWER)
+    model.report(
+        folder,
+        notes=["Ein Hinweis mit Umlauten: Ärztin."],
+        date="2026-01-31",
+        columns=[ColumnUse("patient", False, "it says who somebody is")],
+        person_column="patient",
+        power=0.5,
+        class_weights={"0": 0.5, "1": 1.0},
+        preprocessing={"weights": [1.25, -0.5]},
+        evaluation={"auc": 0.75},
+        ledger=("people", "ab" * 16),
+    )
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "run"))
+
+
+def test_the_record_says_what_the_page_lists(made: Path) -> None:
+    record = json.loads((made / "guarantee.json").read_text())
+    plan = Plan.load(made / "plan.json")
+    assert (record["format"], record["version"]) == (FORMAT, 2)
+    assert record["mu"] == plan.guarantee.mu and record["delta"] == 1e-5 and record["lost"] == 0
+    assert record["epsilon"] == plan.guarantee.epsilon(1e-5)
+    (part,) = record["parts"]
+    assert part["sigma"] == plan.noise_multiplier and part["mu"] == plan.guarantee.mu
+    assert (part["kind"], part["side"], record["noise"]) == ("training", "training", "gaussian")
+    age, work, patient = record["columns"]
+    assert age["encoding"] == {"name": "age", "low": 0, "high": 90} and age["basis"] == "declared"
+    assert "middle" in age["missing"] and "no indicator" in work["unknown"]
+    assert not patient["used"] and patient["why"] == "it says who somebody is"
+    assert record["persons"]["column"] == "patient" and "NFC" in record["persons"]["ids"]
+    assert record["ledger"] == {"dataset": "people", "run": "ab" * 16}
+    assert set(record["sha256"]) == {path.name for path in made.iterdir()} - {"guarantee.json"}
+    assert verify_pack(made) == (
+        "model.npz",
+        "plan.json",
+        "schema.json",
+        "report.html",
+        "preprocessing.json",
+        "evaluation.json",
+    )
+
+
+def changed(content: bytes, at: int, draw: np.random.Generator) -> bytes:
+    other = int(draw.integers(255))
+    return content[:at] + bytes([other + (other >= content[at])]) + content[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.npz", "plan.json", "schema.json", "report.html", "evaluation.json", "guarantee.json"],
+)
+def test_any_changed_byte_is_noticed(folder: Path, name: str) -> None:
+    """Oracle 13: of the record too, whatever the byte becomes; the difference is named."""
+    path, draw = folder / name, np.random.default_rng(1)
+    content = path.read_bytes()
+    positions = draw.permutation(len(content))[: 250 if name == "guarantee.json" else 20]
+    for at in positions.tolist():
+        path.write_bytes(changed(content, at, draw))
+        with pytest.raises(SordinoError, match=r"\.json|\.npz|\.html"):
+            verify_pack(folder)
+    for shorter in (content[:-1], content + b"\n", content[:-1] + b" \n", b""):
+        path.write_bytes(shorter)
+        with pytest.raises(SordinoError):
+            verify_pack(folder)
+    path.write_bytes(content)
+    verify_pack(folder)
+
+
+@pytest.mark.slow
+def test_every_changed_byte_of_the_record_is_noticed(folder: Path) -> None:
+    path, draw = folder / "guarantee.json", np.random.default_rng(2)
+    content = path.read_bytes()
+    for at in range(len(content)):
+        path.write_bytes(changed(content, at, draw))
+        with pytest.raises(SordinoError):
+            verify_pack(folder)
+
+
+def leaves(data: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    pairs = data.items() if isinstance(data, dict) else enumerate(data)
+    return [
+        one
+        for key, value in pairs
+        for one in (leaves(value, (*at, key)) if isinstance(value, dict | list) else [(*at, key)])
+    ]
+
+
+def test_any_edited_field_is_noticed_in_the_right_spelling(folder: Path) -> None:
+    """Edits by a JSON editor: numbers in the last digit, texts, fields taken out or put in."""
+    path = folder / "guarantee.json"
+    record = json.loads(path.read_text())
+    assert path.read_text() == json.dumps(record, indent=1) + "\n"
+    for where in leaves(record):
+        for edit in ("other", "none", "gone"):
+            place = data = json.loads(json.dumps(record))
+            for key in where[:-1]:
+                place = place[key]
+            old = place[where[-1]]
+            if edit == "gone":
+                del place[where[-1]]
+            elif edit == "none" and old is not None:
+                place[where[-1]] = None
+            else:
+                numeric = isinstance(old, float)
+                place[where[-1]] = np.nextafter(old, 1e9).item() if numeric else f"{old}x"
+            (folder / "guarantee.json").write_text(json.dumps(data, indent=1) + "\n")
+            with pytest.raises(SordinoError):
+                verify_pack(folder)
+    (folder / "guarantee.json").write_text(json.dumps({**record, "more": 1}, indent=1) + "\n")
+    with pytest.raises(SordinoError):
+        verify_pack(folder)
+
+
+def rewritten(folder: Path, record: dict[str, Any], **changes: Any) -> None:
+    """As somebody would who makes the digests fit again."""
+    from sordino._base.codec import digest_of
+    from sordino.models._saved import digest, record_text
+
+    hashes = {name: digest((folder / name).read_bytes()) for name in record["sha256"]}
+    data = {**record, "sha256": hashes, **changes}
+    del data["record"]
+    data["record"] = digest_of(data)
+    (folder / "guarantee.json").write_text(record_text(data))
+
+
+def test_what_follows_from_the_files_is_computed_anew(folder: Path) -> None:
+    """A smaller mu, another side, a schema that the model does not have: digests that fit do not help."""
+    record = json.loads((folder / "guarantee.json").read_text())
+    rewritten(folder, record)
+    verify_pack(folder)
+    for field, value in {
+        "mu": record["mu"] * (1 - 1e-8),
+        "epsilon": record["epsilon"] * (1 - 1e-8),
+        "lost": 1e-6,
+        "insecure": True,
+        "noise": "discrete",
+        "parts": [{**record["parts"][0], "side": "held out"}],
+        "target": "young",
+        "features": 7,
+    }.items():
+        rewritten(folder, record, **{field: value})
+        with pytest.raises(SordinoError, match="another"):
+            verify_pack(folder)
+    age, work, patient = record["columns"]
+    for columns in (
+        [{**age, "encoding": {**age["encoding"], "high": 91}}, work, patient],
+        [work, age, patient],
+        [age, {**work, "used": False}, patient],
+        [age, {**work, "missing": "whatever"}, patient],
+    ):
+        rewritten(folder, record, columns=columns)
+        with pytest.raises(SordinoError, match="column"):
+            verify_pack(folder)
+    schema = folder / "schema.json"
+    schema.write_text(schema.read_text().replace("90", "91"))
+    rewritten(folder, record)
+    with pytest.raises(
+        SordinoError, match=r"the schema in model.npz is not the one in schema.json"
+    ):
+        verify_pack(folder)
+
+
+def test_a_file_that_is_not_recorded_is_not_of_the_pack(folder: Path) -> None:
+    (folder / "evaluation.json").unlink()
+    with pytest.raises(SordinoError, match=r"there is no evaluation.json"):
+        verify_pack(folder)
+
+
+def test_the_command_and_python_write_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Any] = []
+    write_run = _train.write_run
+
+    def keep(folder: Path, model: Any, **about: Any) -> None:
+        kept.extend([model, about])
+        write_run(folder, model, **about)
+
+    monkeypatch.setattr(_train, "write_run", keep)
+    FRAME.assign(old=ANSWER).to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "facts.json").write_text(json.dumps(FACTS))
+    command = ["train", tmp_path / "t.csv", "--schema", tmp_path / "facts.json", "--epochs", 1]
+    done = CliRunner().invoke(app, [str(one) for one in [*command, "--epsilon", 2]])
+    assert done.exit_code == 0, done.output
+    model, about = kept
+    assert about.pop("declared")
+    model.report(tmp_path / "again", **about)
+    model.save(tmp_path / "alone.npz", target="old")
+    first, second = tmp_path / "t-sordino", tmp_path / "again"
+    assert sorted(p.name for p in first.iterdir()) == sorted(p.name for p in second.iterdir())
+    for path in first.iterdir():
+        assert path.read_bytes() == (second / path.name).read_bytes(), path.name
+    assert (tmp_path / "alone.npz").read_bytes() == (first / "model.npz").read_bytes()
+    with pytest.raises(SordinoError, match="exists already"):
+        model.report(second)
+    model.report(second, force=True)
+
+
+def test_undeclared_columns_are_said_to_be_outside(tmp_path: Path) -> None:
+    FRAME.assign(old=ANSWER).to_csv(tmp_path / "t.csv", index=False)
+    command = [
+        "train",
+        str(tmp_path / "t.csv"),
+        "--target",
+        "old",
+        "--epsilon",
+        "2",
+        "--epochs",
+        "1",
+    ]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    record = json.loads((tmp_path / "t-sordino" / "guarantee.json").read_text())
+    assert all("NOT COVERED" in column["basis"] for column in record["columns"])
+    verify_pack(tmp_path / "t-sordino")
+
+
+@pytest.mark.parametrize("bounds", [(0, 90), None], ids=["bounds", "own norm"])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_models_of_arrays_are_kept_too(tmp_path: Path, bounds: Any, intercept: bool) -> None:
+    X = np.column_stack([FRAME["age"], RNG.uniform(0, 90, N)])
+    model = PrivateClassifier(
+        epsilon=5.0, classes=[0, 1], feature_bounds=bounds, examples=N, fit_intercept=intercept
+    ).fit(X, ANSWER)
+    model.save(tmp_path / "m.npz")
+    back = PrivateClassifier.load(tmp_path / "m.npz")
+    np.testing.assert_allclose(back.predict_proba(X), model.predict_proba(X))
+    assert load_model(tmp_path / "m.npz")[1] == "old"
+    model.report(tmp_path / "run")
+    verify_pack(tmp_path / "run")
+    assert not (tmp_path / "run" / "schema.json").exists()
+    again = PrivateClassifier.load(tmp_path / "run")
+    np.testing.assert_allclose(again.predict_proba(X), model.predict_proba(X))
+
+
+def test_tables_without_an_intercept_come_back(tmp_path: Path) -> None:
+    model = classifier(fit_intercept=False).fit(FRAME, ANSWER)
+    model.save(tmp_path / "m.npz")
+    back = PrivateClassifier.load(tmp_path / "m.npz")
+    np.testing.assert_allclose(back.predict_proba(FRAME), model.predict_proba(FRAME))
+    back.save(tmp_path / "again.npz")
+    assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "m.npz").read_bytes()
+    with pytest.raises(SordinoError, match=r"use PrivateClassifier\.load"):
+        PrivateRegressor.load(tmp_path / "m.npz")
+    with pytest.raises(SordinoError, match="a pack is about one run"):
+        back.report(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
