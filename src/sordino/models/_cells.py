@@ -147,8 +147,8 @@ class RawTable(Mapping[str, Cells]):
                 raise SordinoError("a table has rows and columns; give a DataFrame or a 2-D array")
             frame = pd.DataFrame(array, columns=[f"x{i}" for i in range(array.shape[1])])
         self.frame: Any = frame
-        self._decimal = require_choice("decimal", decimal, _NUMBER)
-        self._formats = dict(date_formats or {})
+        self.decimal = require_choice("decimal", decimal, _NUMBER)
+        self.date_formats = dict(date_formats or {})
         self._values = dict(values or {})
         names = [str(name) for name in self.frame.columns]
         self._places = {name: at for at, name in enumerate(names)}
@@ -163,8 +163,8 @@ class RawTable(Mapping[str, Cells]):
     def __getitem__(self, name: str) -> Cells:
         return read_cells(
             self.frame.iloc[:, self._places[name]],
-            decimal=self._decimal,
-            date_format=self._formats.get(name),
+            decimal=self.decimal,
+            date_format=self.date_formats.get(name),
             values=self._values.get(name, ()),
         )
 
@@ -178,8 +178,8 @@ class RawTable(Mapping[str, Cells]):
         """The rows at `index`: positions, a mask or a slice."""
         return RawTable(
             self.frame.iloc[index],
-            decimal=self._decimal,
-            date_formats=self._formats,
+            decimal=self.decimal,
+            date_formats=self.date_formats,
             values=self._values,
         )
 

@@ -12,27 +12,26 @@ post-processing (papers/06, section 3.6). Nothing here raises, warns or shapes a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sordino._base.errors import SordinoError, require_choice, require_fraction, shown
-from sordino._base.keys import RunKey
-from sordino.engine import checkpoint_key, query_key
+from sordino._base.keys import Identity, RunKey
+from sordino.engine import LedgerAccount, Result, checkpoint_key, query_key, train
 from sordino.models._cells import Cells, RawTable, read_cells
 from sordino.models._checks import Features
 from sordino.models._evaluation import EvaluationAnswer, held_out, run_evaluation
 from sordino.models._found import ColumnFact, found_bounds, found_classes, found_schema, found_task
-from sordino.models._release import People, TableAnswer, run_table_release
+from sordino.models._release import TableAnswer, run_table_release
+from sordino.models._rows import RowPreparation
 from sordino.models._schema import Categorical, Numeric, Schema, Value
-from sordino.planning import Evaluation, Plan, TableRelease
+from sordino.parts import LeastSquares, LinearLoss, Logistic, Softmax
+from sordino.planning import Evaluation, Plan, Query, TableRelease
 from sordino.privacy import mu_of_budget_beside, person_ids
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PAY, REFUSE, TAKE = "pay", "refuse", "take"
 UNDECLARED = ("auto", PAY, REFUSE, TAKE)
@@ -296,6 +295,16 @@ def find(
             bounds = found_bounds(answer)
     persons = trained if trained is not None else max(1, round(answer.persons if answer else 1))
     public = {"target": facts.target, "classes": classes, "target_bounds": bounds}
+    formats = table.features.date_formats
+    if answer is None or not set(facts.asked) - {facts.target}:
+        schema = Schema(
+            tuple(facts.declared[name] for name in facts.names),
+            decimal=table.features.decimal,
+            date_formats=tuple(sorted(formats.items())),
+            **public,
+        )
+        columns = [declared_fact(facts.declared[name]) for name in facts.names]
+        return Found(answer, schema, tuple(columns), task, persons, classes, counts, bounds)
     schema, columns = found_schema(
         answer,
         facts.names,
@@ -305,9 +314,16 @@ def find(
         declared=facts.declared,
         target=public,
         decimal=table.features.decimal,
-        date_formats=table.features.date_formats,
+        date_formats=formats,
     )
     return Found(answer, schema, tuple(columns), task, persons, classes, counts, bounds)
+
+
+def declared_fact(column: Numeric | Categorical) -> ColumnFact:
+    """What is said of a column whose description is public."""
+    return ColumnFact(
+        column.name, True, "its description is public", "declared", column.to_json()
+    )
 
 
 def _task(facts: Facts, answer: TableAnswer | None) -> str:
@@ -411,3 +427,140 @@ def settled(
     built = replace(plan, queries=queries) if queries != plan.queries else plan
     built.verify()
     return built
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A fit on a raw table after its training: what the estimator keeps of it."""
+
+    found: Found
+    result: Result
+    preparation: RowPreparation
+    weights: Mapping[str, float] | None
+    held: Table | None
+    evaluation: Evaluation | None
+    key: RunKey
+
+
+def losses_of(task: str, classes: int = 2) -> LinearLoss:
+    """The loss of a task."""
+    if task == REGRESSION:
+        return LeastSquares()
+    return Logistic() if classes == 2 else Softmax(classes)
+
+
+def fit_table(
+    table: Table,
+    facts: Facts,
+    asked: Asked,
+    *,
+    task: str,
+    plan_for: Callable[[str, int | None, Sequence[Query]], Plan],
+    rate_for: Callable[[Plan, LinearLoss, int], float | None],
+    unit: str,
+    key: RunKey,
+    account: LedgerAccount | None,
+    identity: Identity | None,
+    class_weight: object,
+    intercept: bool,
+    train_options: Mapping[str, Any],
+    on_plan: Callable[[Plan], None] | None = None,
+    on_found: Callable[[Found], None] | None = None,
+) -> Run:
+    """Release, training and what the evaluation needs, under one plan and one charge.
+
+    Args:
+      task: "classes", "regression", or "auto": as the release shows.
+      plan_for: the plan of a task, for so many declared persons (None: secret slots), beside these queries.
+      rate_for: a settled plan's learning rate for rows of so many columns.
+      account: whose budget pays, before anything is released.
+      identity: everything that decides what is released; the same run again is free.
+    """
+    tasks = (CLASSES, REGRESSION) if task == "auto" else (task,)
+    release, evaluation = asked.queries(facts, tasks[0])
+    beside = [query for query in (release, evaluation) if query is not None]
+    persons = None if asked.evaluate else facts.persons
+    plans = {each: plan_for(each, persons, beside) for each in tasks}
+    dearest = max(plans.values(), key=lambda plan: plan.guarantee.gaussian_mu)
+    if on_plan is not None:
+        on_plan(dearest)
+    trained, held = apart(table, key, asked.evaluate)
+    if account is not None:
+        account.charge(dearest, key.identity, identity)
+    found = find(facts, asked, release, trained, key, task)
+    if on_found is not None:
+        on_found(found)
+    preparation = RowPreparation.for_schema(found.schema, intercept)
+    rows, y, row_weights, total = _prepared(
+        found, trained, preparation, class_weight, 1.0 if release is None else release.sigma
+    )
+    loss = losses_of(found.task, len(found.classes or (0, 1)))
+    plan = settled(plans[found.task], found.task, max(1, round(total)))
+    rate = rate_for(plan, loss, rows.shape[1])
+    if rate is not None:
+        plan = plan.with_update(learning_rate=rate)
+    result = train(
+        plan,
+        loss,
+        np.zeros(loss.parameter_shape(rows.shape[1]), np.float32),
+        (rows, y),
+        groups=trained.ids,
+        row_weights=row_weights,
+        elsewhere=tuple(query.name for query in beside),
+        run_key=None if key.insecure else key,
+        **train_options,
+    )
+    if account is not None:
+        account.close(key.identity)
+    named = None
+    weights = _weights_of(found, class_weight, release)
+    if weights is not None and found.classes is not None:
+        named = {str(label): float(w) for label, w in zip(found.classes, weights, strict=True)}
+    return Run(found, result, preparation, named, held, evaluation, key)
+
+
+def _weights_of(
+    found: Found, class_weight: object, release: TableRelease | None
+) -> NDArray[np.float64] | None:
+    if found.task != CLASSES or found.classes is None:
+        return None
+    sigma = 1.0 if release is None else release.sigma
+    return class_weights(class_weight, found.classes, found.counts, sigma)
+
+
+def _prepared(
+    found: Found,
+    table: Table,
+    preparation: RowPreparation,
+    class_weight: object,
+    sigma: float,
+) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[np.float32] | None, float]:
+    """Rows, targets, weights of rows, and by how much noisy sums of an epoch are divided.
+
+    Rows without a target that can be used are zeros: they contribute nothing.
+    """
+    rows = preparation(table.features.frame)
+    weights = table.weights
+    total = float(found.persons)
+    if found.task == CLASSES:
+        assert found.classes is not None
+        y: NDArray[Any] = table.target.positions(found.classes).astype(np.int32)
+        usable = y >= 0
+        y[~usable] = 0
+        of_class = class_weights(class_weight, found.classes, found.counts, sigma)
+        if of_class is not None:
+            weights = of_class[y] if weights is None else weights * of_class[y]
+            if found.counts is not None:
+                total = float(of_class @ np.maximum(found.counts, max(1.0, sigma)))
+    else:
+        assert found.bounds is not None
+        low, high = found.bounds
+        numbers = table.target.numbers
+        numbers = np.full(table.rows, np.nan) if numbers is None else numbers
+        usable = ~np.isnan(numbers)
+        middle, half = low / 2 + high / 2, high / 2 - low / 2
+        with np.errstate(all="ignore"):
+            scaled = (np.clip(np.nan_to_num(numbers, nan=middle), low, high) - middle) / half
+        y = scaled.astype(np.float32)
+    rows[~usable] = 0
+    return rows, y, None if weights is None else weights.astype(np.float32), total
