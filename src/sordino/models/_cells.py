@@ -139,14 +139,7 @@ class RawTable(Mapping[str, Cells]):
         date_formats: Mapping[str, str] | None = None,
         values: Mapping[str, Sequence[object]] | None = None,
     ) -> None:
-        if not hasattr(frame, "columns"):
-            import pandas as pd
-
-            array = np.asarray(frame)
-            if array.ndim != 2:
-                raise SordinoError("a table has rows and columns; give a DataFrame or a 2-D array")
-            frame = pd.DataFrame(array, columns=[f"x{i}" for i in range(array.shape[1])])
-        self.frame: Any = frame
+        self.frame: Any = raw_frame(frame)
         self.decimal = require_choice("decimal", decimal, _NUMBER)
         self.date_formats = dict(date_formats or {})
         self._values = dict(values or {})
@@ -182,6 +175,18 @@ class RawTable(Mapping[str, Cells]):
             date_formats=self.date_formats,
             values=self._values,
         )
+
+
+def raw_frame(table: pd.DataFrame | ArrayLike) -> pd.DataFrame:
+    """The table itself, or an array with columns x0, x1 and so on."""
+    if hasattr(table, "columns"):
+        return table
+    import pandas as pd
+
+    array = np.asarray(table)
+    if array.ndim != 2:
+        raise SordinoError("a table has rows and columns; give a DataFrame or a 2-D array")
+    return pd.DataFrame(array, columns=[f"x{i}" for i in range(array.shape[1])])
 
 
 def read_cells(

@@ -11,7 +11,7 @@ declared and has to be taken from the data is named in one `PrivacyWarning`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -29,18 +29,19 @@ from sordino.models._checks import Features, Labels, discreetly
 from sordino.models._linear import (
     NO_LABELS,
     Inspected,
-    PrivateLinear,
     Public,
     checked_labels,
     checked_targets,
     is_text,
 )
-from sordino.models._schema import parse_bounds
+from sordino.models._private_fit import CLASSES, REGRESSION, Found
+from sordino.models._schema import Value, parse_bounds
+from sordino.models._table_fit import TableLinear
 from sordino.parts import LeastSquares, LinearLoss, Logistic, Softmax
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
+class PrivateClassifier(ClassifierMixin, TableLinear):  # type: ignore[misc]
     """Private logistic regression (binary) or softmax regression (three or more classes).
 
     Parameters
@@ -109,6 +110,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
     """
 
     classes: ArrayLike | None = None
+    class_weight: Mapping[Value, float] | str | None = None
 
     def fit(
         self,
@@ -116,7 +118,8 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         y: ArrayLike,
         *,
         public: Public | None = None,
-        groups: ArrayLike | None = None,
+        groups: ArrayLike | str | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> Self:
         """Train on X (rows, features) and labels y (rows,).
 
@@ -124,6 +127,17 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         while it trains; `history_` then holds the curve. `groups`, an id of the person for each row,
         is checked where `one_row_per_person` is stated, and used for nothing else.
         """
+        declared = None if self.classes is None else tuple(_declared(self.classes).tolist())
+        if self._fit_table(
+            X,
+            y,
+            groups,
+            sample_weight,
+            task=CLASSES,
+            classes=declared,
+            class_weight=self.class_weight,
+        ):
+            return self
         data = self._inspect(X, y, groups)
         evaluate = None
         if public is not None:
@@ -144,6 +158,19 @@ class PrivateClassifier(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
         codes = np.searchsorted(classes, labels).astype(np.int32)
         loss = Logistic() if len(classes) == 2 else Softmax(len(classes))
         return Inspected(X, codes, loss, prepare, undeclared, labels, classes)
+
+    def _keep_target(self, found: Found, y: ArrayLike) -> None:
+        assert found.classes is not None
+        kind = getattr(getattr(y, "dtype", None), "kind", "")
+        known = np.array(found.classes)
+        if kind == "b":
+            known = np.array([str(label) == "True" for label in found.classes])
+        elif kind == "U":
+            known = known.astype(str)
+        self.classes_ = known
+
+    def _scores(self, X: Features) -> NDArray[np.float64]:
+        return self.predict_proba(X)
 
     def decision_function(self, X: Features) -> NDArray[np.float64]:
         """Logits: (rows,) for two classes, else (rows, classes)."""
@@ -239,7 +266,7 @@ def _middle_and_half(low: float, high: float) -> tuple[float, float]:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
+class PrivateRegressor(RegressorMixin, TableLinear):  # type: ignore[misc]
     """Private linear regression (least squares).
 
     Parameters are those of `PrivateClassifier`, except for `classes`, and:
@@ -260,9 +287,15 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         y: ArrayLike,
         *,
         public: Public | None = None,
-        groups: ArrayLike | None = None,
+        groups: ArrayLike | str | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> Self:
         """Train on X (rows, features) and targets y (rows,); the rest as in `PrivateClassifier`."""
+        declared = None
+        if self.target_bounds is not None:
+            declared = parse_bounds("target_bounds", self.target_bounds)
+        if self._fit_table(X, y, groups, sample_weight, task=REGRESSION, bounds=declared):
+            return self
         data = self._inspect(X, y, groups)
         low, high = data.values
         evaluate = None
@@ -289,6 +322,14 @@ class PrivateRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
         with np.errstate(all="ignore"):
             scaled = ((np.clip(targets, low, high) - middle) / half).astype(np.float32)
         return Inspected(X, scaled, LeastSquares(), prepare, undeclared, targets, (low, high))
+
+    def _keep_target(self, found: Found, y: ArrayLike) -> None:
+        assert found.bounds is not None
+        self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
+        self.target_bounds_ = found.bounds
+
+    def _scores(self, X: Features) -> NDArray[np.float64]:
+        return self.predict(X)
 
     def predict(self, X: Features) -> NDArray[np.float64]:
         """Targets (rows,), inside `target_bounds_`."""

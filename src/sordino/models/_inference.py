@@ -246,6 +246,29 @@ def table_schema(
     return Schema(tuple(columns)), taken
 
 
+def declared_columns(
+    names: Sequence[str], feature_bounds: Bounds | None, categories: Categories | None
+) -> dict[str, Numeric | Categorical]:
+    """The columns that are declared: by name, or all as numbers where there is one pair of bounds."""
+    found: dict[str, Numeric | Categorical] = {
+        name: Categorical(name, values) for name, values in _by_name("categories", categories).items()
+    }
+    if isinstance(feature_bounds, Mapping):
+        given = _by_name("feature_bounds", feature_bounds)
+        found |= {name: Numeric(name, *_pair(name, bounds)) for name, bounds in given.items()}
+    elif feature_bounds is not None:
+        others = [name for name in names if name not in found]
+        bounds = public_bounds(feature_bounds, len(others))
+        assert bounds is not None
+        found |= {name: Numeric(name, *pair) for name, pair in zip(others, bounds.T, strict=True)}
+    for name in found:
+        if name not in names:
+            raise SordinoError(
+                f"a declaration describes {name!r}, which is no column of X{nearest(str(name), names)}"
+            )
+    return found
+
+
 def public_bounds(feature_bounds: Any, features: int) -> NDArray[np.float64] | None:
     """`feature_bounds` as an array (2, features), or None."""
     if feature_bounds is None:

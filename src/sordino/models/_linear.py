@@ -33,10 +33,12 @@ from sordino._base.keys import RunKey
 from sordino._base.types import Json, PyTree
 from sordino.engine import Source, compilation_cache, train
 from sordino.engine.ledger import Ledger
+from sordino.models._cells import raw_frame
 from sordino.models._checks import Features, Labels, Rows, checked_numbers, discreetly
 from sordino.models._defaults import (
     AUTO,
     AVERAGE,
+    STEPS_PER_EPOCH,
     Settings,
     choose_learning_rate,
     choose_settings,
@@ -48,7 +50,7 @@ from sordino.models._rows import RowPreparation, blocks
 from sordino.parts import LinearLoss
 from sordino.planning import Plan, plan
 from sordino.planning.recipes import recipe_named
-from sordino.privacy import FIT, require_one_row
+from sordino.privacy import FIT, ROW, require_one_row
 
 _NO_ROWS = "{what} must be arrays of as many rows, with one target for each row"
 # scikit-learn's tools know a refusal of labels by its first words.
@@ -60,6 +62,8 @@ Public: TypeAlias = tuple[Features, ArrayLike]
 RandomState: TypeAlias = int | np.random.RandomState | None
 # Without a delta: one tenth of the chance that publishing one random row in full would take.
 DELTA_TIMES_ROWS = 0.1
+# Where nobody declared how many there are, delta must not tell it.
+DELTA = 1e-5
 # The default of a parameter that has another name now.
 DEPRECATED = "deprecated"
 
@@ -100,8 +104,18 @@ class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
     _: KW_ONLY
     recipe: str = AUTO
     adjacency: str | None = None
-    unit: str = "example"
+    unit: str | None = None
     one_row_per_person: bool = False
+    undeclared: str = "auto"
+    preprocessing_share: float = 0.1
+    features: str = "auto"
+    bins: int = 8
+    evaluate: float = 0.0
+    person_power: float = 0.5
+    rows_per_person: int | None = None
+    weight_bound: float | None = None
+    decimal: str = "."
+    date_formats: Mapping[str, str] | None = None
     feature_bounds: Bounds | None = None
     categories: Categories | None = None
     examples: int | None = None
@@ -143,7 +157,10 @@ class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
         check_lengths(X, y)
         self.target_ = target_name(y)
         require_one_row(
-            self.unit, stated=bool(self.one_row_per_person), person_ids=groups, rows=_num_samples(X)
+            self.unit or ROW,
+            stated=bool(self.one_row_per_person),
+            person_ids=groups,
+            rows=_num_samples(X),
         )
         if self.examples is None:
             undeclared.append("the number of rows (examples=...)")
@@ -191,28 +208,47 @@ class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
             momentum=settings.momentum,
         )
 
-    def _planned(self, examples: int, settings: Settings, asked: Json) -> Plan:
-        """The run with these settings; its learning rate is not chosen yet, unless it was asked for."""
+    def _planned(
+        self, examples: int | None, settings: Settings, asked: Json, **about: Any
+    ) -> Plan:
+        """The run with these settings; its learning rate is not chosen yet, unless it was asked for.
+
+        Without `examples` their number is private: secret slots. `about` is what a plan says besides.
+        """
         recipe = recipe_named(settings.recipe)
         wanted: Json = {"clip": settings.clip, "momentum": settings.momentum}
         if recipe.resolve(asked)["output"] == "last":
             wanted["average"] = AVERAGE
-        if (self.recipe, self.method) == (AUTO, DEPRECATED):
-            # The data is here and batches never leave the engine, so that they may be secret.
-            wanted["sampling"] = AUTO
+        if examples is None:
+            if self.batch_size is not None:
+                raise SordinoError("batch_size needs examples, the declared number of rows or persons")
+            about["slot_count"] = 1 if recipe.full_batch else STEPS_PER_EPOCH
+        else:
+            about |= {"examples": examples, "batch_size": settings.batch_size}
+            if (self.recipe, self.method) == (AUTO, DEPRECATED):
+                # The data is here and batches never leave the engine, so that they may be secret.
+                wanted["sampling"] = AUTO
+        public: Json = {
+            "delta": self._delta(examples),
+            "adjacency": self.adjacency,
+            "unit": self.unit or ROW,
+            "noise": self.noise,
+            "rows_per_person": self.rows_per_person,
+        }
         return plan(
             settings.recipe,
-            examples=examples,
-            batch_size=settings.batch_size,
             epochs=settings.epochs,
             epsilon=self.epsilon,
-            delta=DELTA_TIMES_ROWS / examples if self.delta is None else self.delta,
-            adjacency=self.adjacency,
-            unit=self.unit,
-            noise=self.noise,
+            **(public | about),
             **recipe.useful(wanted, asked),
             **asked,
         )
+
+    def _delta(self, examples: int | None) -> float:
+        """delta, from public numbers alone."""
+        if self.delta is not None:
+            return self.delta
+        return DELTA if examples is None else DELTA_TIMES_ROWS / examples
 
     def _asked(self) -> Json:
         """The recipe's options that were given, as parameters or in `options`."""
@@ -254,7 +290,7 @@ class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """Train as planned and set the fitted attributes that both estimators have."""
         loss, prepare, y = data.loss, data.prepare, data.y
-        seed = _seed(self.random_state)
+        seed = seed_of(self.random_state)
         if seed is not None and self.run_key is not None:
             raise SordinoError("give random_state or run_key, not both")
         with compilation_cache():
@@ -320,7 +356,10 @@ class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
         """The weights times the prepared rows, float64 (rows, outputs)."""
         check_is_fitted(self, "coef_")
         prepare = self._preparation
-        if prepare.schema is not None:
+        if prepare.schema is not None and prepare.schema.reads_cells:
+            X = raw_frame(X)
+            prepare.schema.check_columns(X)
+        elif prepare.schema is not None:
             validate_data(self, X, reset=False, skip_check_array=True)
             prepare.schema.check_columns(X)
         else:
@@ -401,7 +440,7 @@ def checked_targets(y: ArrayLike) -> NDArray[np.float64]:
     return checked_numbers(convert, "y")
 
 
-def _seed(random_state: RandomState) -> int | None:
+def seed_of(random_state: RandomState) -> int | None:
     """The insecure seed that `random_state` stands for; None for the operating system's entropy."""
     if random_state is None:
         return None

@@ -14,14 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sordino._base.errors import SordinoError, require_choice, require_fraction, shown
-from sordino._base.keys import Identity, RunKey
-from sordino.engine import LedgerAccount, Result, checkpoint_key, query_key, train
+from sordino._base.keys import RunKey
+from sordino.engine import HeldKey, LedgerAccount, Result, Source, query_key, train
+from sordino.engine.ledger import Ledger
 from sordino.models._cells import Cells, RawTable, read_cells
 from sordino.models._checks import Features
 from sordino.models._evaluation import EvaluationAnswer, held_out, run_evaluation
@@ -368,13 +370,6 @@ def class_weights(
     return np.asarray(weights / weights.max())
 
 
-def run_key_for(
-    checkpoint: str | None, run_key: RunKey | None, insecure_seed: int | None
-) -> RunKey:
-    """The run's key, before training: the release and who is held out depend on it."""
-    return checkpoint_key(checkpoint, run_key=run_key, insecure_seed=insecure_seed)
-
-
 def apart(table: Table, key: RunKey, share: float) -> tuple[Table, Table | None]:
     """Who trains, and who is held out: whole persons, drawn from the key and their ids alone."""
     if not share:
@@ -439,7 +434,6 @@ class Run:
     weights: Mapping[str, float] | None
     held: Table | None
     evaluation: Evaluation | None
-    key: RunKey
 
 
 def losses_of(task: str, classes: int = 2) -> LinearLoss:
@@ -457,15 +451,15 @@ def fit_table(
     task: str,
     plan_for: Callable[[str, int | None, Sequence[Query]], Plan],
     rate_for: Callable[[Plan, LinearLoss, int], float | None],
-    unit: str,
-    key: RunKey,
-    account: LedgerAccount | None,
-    identity: Identity | None,
-    class_weight: object,
-    intercept: bool,
-    train_options: Mapping[str, Any],
+    key: HeldKey,
+    source: Source,
+    ledger: Ledger | str | Path | None = None,
+    dataset: str | None = None,
+    class_weight: object = None,
+    intercept: bool = True,
     on_plan: Callable[[Plan], None] | None = None,
     on_found: Callable[[Found], None] | None = None,
+    **train_options: Any,
 ) -> Run:
     """Release, training and what the evaluation needs, under one plan and one charge.
 
@@ -473,50 +467,56 @@ def fit_table(
       task: "classes", "regression", or "auto": as the release shows.
       plan_for: the plan of a task, for so many declared persons (None: secret slots), beside these queries.
       rate_for: a settled plan's learning rate for rows of so many columns.
-      account: whose budget pays, before anything is released.
-      identity: everything that decides what is released; the same run again is free.
+      source: what a ledger, and a run that goes on, know the table by.
+      on_plan, on_found: told of the plan before any record is read, and of what was found once it is paid.
     """
     tasks = (CLASSES, REGRESSION) if task == "auto" else (task,)
     release, evaluation = asked.queries(facts, tasks[0])
     beside = [query for query in (release, evaluation) if query is not None]
     persons = None if asked.evaluate else facts.persons
     plans = {each: plan_for(each, persons, beside) for each in tasks}
-    dearest = max(plans.values(), key=lambda plan: plan.guarantee.gaussian_mu)
     if on_plan is not None:
-        on_plan(dearest)
-    trained, held = apart(table, key, asked.evaluate)
-    if account is not None:
-        account.charge(dearest, key.identity, identity)
-    found = find(facts, asked, release, trained, key, task)
-    if on_found is not None:
-        on_found(found)
+        on_plan(plans[tasks[0]])
+    trained, held = apart(table, key.key, asked.evaluate)
+    try:
+        found = find(facts, asked, release, trained, key.key, task)
+    except SordinoError:
+        # What it says follows from the release, which is thereby out and has to be paid for.
+        account = LedgerAccount.of(ledger, dataset, source)
+        if account is not None:
+            account.charge(plans[tasks[0]], key.key.identity, None)
+            account.close(key.key.identity)
+        raise
     preparation = RowPreparation.for_schema(found.schema, intercept)
-    rows, y, row_weights, total = _prepared(
-        found, trained, preparation, class_weight, 1.0 if release is None else release.sigma
-    )
+    of_classes = _weights_of(found, class_weight, release)
+    rows, y, row_weights, total = _prepared(found, trained, preparation, of_classes)
     loss = losses_of(found.task, len(found.classes or (0, 1)))
     plan = settled(plans[found.task], found.task, max(1, round(total)))
     rate = rate_for(plan, loss, rows.shape[1])
     if rate is not None:
         plan = plan.with_update(learning_rate=rate)
+    start = np.zeros(loss.parameter_shape(rows.shape[1]), np.float32)
     result = train(
         plan,
         loss,
-        np.zeros(loss.parameter_shape(rows.shape[1]), np.float32),
+        start,
         (rows, y),
         groups=trained.ids,
         row_weights=row_weights,
         elsewhere=tuple(query.name for query in beside),
-        run_key=None if key.insecure else key,
+        run_key=key,
+        ledger=ledger,
+        dataset=dataset,
+        identified_by=source,
         **train_options,
     )
-    if account is not None:
-        account.close(key.identity)
+    if on_found is not None:
+        on_found(found)
     named = None
-    weights = _weights_of(found, class_weight, release)
-    if weights is not None and found.classes is not None:
-        named = {str(label): float(w) for label, w in zip(found.classes, weights, strict=True)}
-    return Run(found, result, preparation, named, held, evaluation, key)
+    if of_classes is not None and found.classes is not None:
+        pairs = zip(found.classes, of_classes.tolist(), strict=True)
+        named = {str(label): float(weight) for label, weight in pairs}
+    return Run(found, result, preparation, named, held, evaluation)
 
 
 def _weights_of(
@@ -532,8 +532,7 @@ def _prepared(
     found: Found,
     table: Table,
     preparation: RowPreparation,
-    class_weight: object,
-    sigma: float,
+    of_class: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[np.float32] | None, float]:
     """Rows, targets, weights of rows, and by how much noisy sums of an epoch are divided.
 
@@ -547,11 +546,10 @@ def _prepared(
         y: NDArray[Any] = table.target.positions(found.classes).astype(np.int32)
         usable = y >= 0
         y[~usable] = 0
-        of_class = class_weights(class_weight, found.classes, found.counts, sigma)
         if of_class is not None:
             weights = of_class[y] if weights is None else weights * of_class[y]
             if found.counts is not None:
-                total = float(of_class @ np.maximum(found.counts, max(1.0, sigma)))
+                total = float(of_class @ np.maximum(found.counts, 1.0))
     else:
         assert found.bounds is not None
         low, high = found.bounds

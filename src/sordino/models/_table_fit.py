@@ -1,0 +1,221 @@
+"""Estimators on raw tables: what is not declared is found inside the budget (see `_private_fit.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sordino._base.errors import SordinoError, require_choice, require_count
+from sordino.engine import HeldKey, Source, compilation_cache
+from sordino.models._checks import Features
+from sordino.models._defaults import STEPS_PER_EPOCH, choose_learning_rate, choose_settings
+from sordino.models._inference import declared_columns
+from sordino.models._linear import PrivateLinear, refuse_folds, seed_of
+from sordino.models._private_fit import (
+    REFUSE,
+    TAKE,
+    UNDECLARED,
+    Asked,
+    Facts,
+    Found,
+    Run,
+    evaluated,
+    fit_table,
+    losses_of,
+    table_of,
+)
+from sordino.models._schema import Value
+from sordino.parts import LinearLoss
+from sordino.planning import Plan, Query
+from sordino.planning.recipes import recipe_named
+from sordino.privacy import ADJACENCIES, FIT, ROW, Adjacency, Unit, require_one_row
+
+
+@dataclass(eq=False, repr=False)
+class TableLinear(PrivateLinear):  # type: ignore[misc]
+    """`PrivateLinear` that also fits raw tables; subclasses say what is predicted."""
+
+    def _pays(self, X: Features) -> bool:
+        """Whether what is not declared is found inside the budget; else it is taken from the data."""
+        require_choice("undeclared", self.undeclared, UNDECLARED)
+        if self.undeclared != "auto":
+            return self.undeclared != TAKE
+        return hasattr(X, "columns") and hasattr(X, "iloc")
+
+    def _fit_table(
+        self,
+        X: Features,
+        y: ArrayLike,
+        groups: ArrayLike | str | None,
+        sample_weight: ArrayLike | None,
+        *,
+        task: str,
+        classes: Sequence[Value] | None = None,
+        bounds: tuple[float, float] | None = None,
+        class_weight: object = None,
+    ) -> bool:
+        """Fit on a raw table, where that is asked for; False where all is declared, and nobody held out."""
+        if not self._pays(X):
+            if self.evaluate:
+                raise SordinoError(
+                    "evaluate holds people out inside the budget, which goes with undeclared='pay'"
+                )
+            return False
+        if y is None:
+            raise SordinoError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None"
+            )
+        table = table_of(
+            X,
+            y,
+            groups=groups,
+            sample_weight=sample_weight,
+            weight_bound=self.weight_bound,
+            decimal=self.decimal,
+            date_formats=self.date_formats,
+            values=self.categories or {},
+            classes=classes or (),
+        )
+        names = tuple(str(name) for name in table.features.frame.columns)
+        target = str(getattr(y, "name", None) or "target")
+        facts = Facts(
+            names=names,
+            declared=declared_columns(names, self.feature_bounds, self.categories),
+            target=f"{target} (target)" if target in names else target,
+            classes=classes,
+            bounds=bounds,
+            persons=None if self.examples is None else require_count("examples", self.examples),
+            balanced=class_weight == "balanced",
+        )
+        missing = facts.missing()
+        if not (missing or self.evaluate or facts.balanced):
+            return False
+        if missing and self.undeclared == REFUSE:
+            raise SordinoError(f"not declared: {'; '.join(missing)}; declare them, or use undeclared='pay'")
+        if self.noise != "gaussian":
+            raise SordinoError(
+                "discrete noise is for tables with everything declared and evaluate=0; declare what is "
+                f"missing ({'; '.join(missing) or 'the evaluation'}), or use noise='gaussian'"
+            )
+        refuse_folds(self.ledger)
+        unit = self._unit(groups)
+        require_one_row(unit, stated=bool(self.one_row_per_person), person_ids=table.ids)
+        open_count = bool(self.evaluate) or facts.persons is None
+        adjacency = self.adjacency or (
+            Adjacency.ADD_REMOVE.value if open_count else Adjacency.ZERO_OUT.value
+        )
+        asked = Asked(
+            epsilon=self.epsilon,
+            delta=self._delta(facts.persons),
+            adjacency=str(require_choice("adjacency", adjacency, ADJACENCIES)),
+            share=self.preprocessing_share,
+            evaluate=self.evaluate,
+            features=self.features,
+            bins=self.bins,
+        )
+        seed = seed_of(self.random_state)
+        key = HeldKey.of(self.checkpoint, self.run_key, seed)
+        self._warn([], seeded=seed is not None, stacklevel=4)
+        about = {"adjacency": asked.adjacency, "unit": unit, "delta": asked.delta}
+        with compilation_cache():
+            run = fit_table(
+                table,
+                facts,
+                asked,
+                task=task,
+                plan_for=partial(self._open_plan, **about),
+                rate_for=self._rate,
+                key=key,
+                source=self._table_source(X, y, groups, sample_weight, table.rows),
+                class_weight=class_weight,
+                intercept=bool(self.fit_intercept),
+                on_plan=self._on_plan,
+                on_found=self._on_found,
+                person_power=self.person_power,
+                progress=bool(self.verbose),
+                checkpoint=self.checkpoint,
+                ledger=self.ledger,
+                dataset=self.dataset,
+                one_row_per_person=bool(self.one_row_per_person) or unit == ROW,
+            )
+        self._keep_run(run, len(names))
+        self.feature_names_in_ = np.array(names, dtype=object)
+        self._keep_target(run.found, y)
+        if run.held is not None and run.evaluation is not None:
+            scores = self._scores(run.held.features.frame)
+            self._answer = evaluated(run.evaluation, run.held, scores, key.key, run.found, unit)
+            self.evaluation_ = self._answer.metrics()
+        return True
+
+    def _unit(self, groups: object) -> str:
+        """Whose data is protected, where nobody said: persons if there are ids, else rows."""
+        if self.unit is not None:
+            return self.unit
+        return Unit.PERSON.value if groups is not None else ROW
+
+    def _open_plan(
+        self, task: str, persons: int | None, beside: Sequence[Query], **about: Any
+    ) -> Plan:
+        """The plan of a raw table's fit; its learning rate is chosen after the release."""
+        asked, loss = self._asked(), losses_of(task)
+        settings = choose_settings(
+            loss,
+            examples=persons or STEPS_PER_EPOCH,
+            recipe=self._recipe(),
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            clip=asked.get("clip"),
+            momentum=asked.get("momentum"),
+        )
+        built = self._planned(persons, settings, asked, beside=beside, **about)
+        if "learning_rate" not in recipe_named(settings.recipe).option_names():
+            return built
+        return built.with_update(momentum=settings.momentum)
+
+    def _rate(self, built: Plan, loss: LinearLoss, columns: int) -> float | None:
+        """The learning rate for rows of so many columns; None where the recipe has none."""
+        if "learning_rate" not in recipe_named(built.recipe).option_names():
+            return None
+        rate = self._asked().get("learning_rate")
+        return choose_learning_rate(built, loss, columns) if rate is None else float(rate)
+
+    def _table_source(
+        self, X: Features, y: ArrayLike, groups: object, weights: object, rows: int
+    ) -> Source:
+        """What a ledger, and a run that goes on, know a raw table by."""
+        more = tuple(part for part in (groups, weights) if part is not None and not isinstance(part, str))
+        return Source((X, y, *more), also=(X,), rows=rows, stated=self.examples is not None)
+
+    def _on_plan(self, built: Plan) -> None:
+        """Told of a raw table's plan before any record is read."""
+
+    def _on_found(self, found: Found) -> None:
+        """Told of what a release found, once it is paid for."""
+
+    def _keep_run(self, run: Run, columns: int) -> None:
+        """The fitted attributes that a raw table's fit has."""
+        result, prepare = run.result, run.preparation
+        self.n_features_in_ = columns
+        self._preparation = prepare
+        self._found = run.found
+        self.schema_ = prepare.schema
+        self.columns_ = run.found.columns
+        self.class_weights_ = run.weights
+        self.plan_ = result.plan
+        self.guarantee_ = replace(result.guarantee, scope=FIT, insecure=result.insecure)
+        self.history_ = result.history
+        self.result_ = replace(result, guarantee=self.guarantee_)
+        self.coef_, self.intercept_ = prepare.to_features(result.params, columns)
+
+    def _keep_target(self, found: Found, y: ArrayLike) -> None:
+        """The fitted attributes that say what is predicted."""
+        raise NotImplementedError
+
+    def _scores(self, X: Features) -> NDArray[np.float64]:
+        """What an evaluation compares with the truth."""
+        raise NotImplementedError
