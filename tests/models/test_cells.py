@@ -22,11 +22,23 @@ EAST = timezone(timedelta(hours=2))
 # Cells, and what they are: a number, ("date", days), a text, or None where missing.
 READINGS: list[tuple[Any, Any]] = [
     *((cell, None) for cell in ("", "  ", "NA", "N/A", "nan", "-NaN", "NULL", "NaT", "<NA>", None)),
-    *((cell, None) for cell in ("inf", "-Infinity", np.inf, -np.inf, np.nan, pd.NaT, pd.NA, "1e999")),
-    *((cell, None) for cell in ([1], {"a": 1}, object, 1j, b"\xff", "\ud800", 10**400, Decimal("NaN"))),
-    *((cell, 7.0) for cell in (7, 7.0, "7", " 7", "+7", "7.0", "007", "7e0", Decimal(7), np.int8(7))),
+    *(
+        (cell, None)
+        for cell in ("inf", "-Infinity", np.inf, -np.inf, np.nan, pd.NaT, pd.NA, "1e999")
+    ),
+    *(
+        (cell, None)
+        for cell in ([1], {"a": 1}, object, 1j, b"\xff", "\ud800", 10**400, Decimal("NaN"))
+    ),
+    *(
+        (cell, 7.0)
+        for cell in (7, 7.0, "7", " 7", "+7", "7.0", "007", "7e0", Decimal(7), np.int8(7))
+    ),
     *((cell, -0.5) for cell in (-0.5, "-.5", "-5E-1", np.float32(-0.5))),
-    *((cell, cell) for cell in ("1_0", "0x10", "1,5", "1 000", "seven", "٣", "20 %", "1.2.3", "Inf.")),
+    *(
+        (cell, cell)
+        for cell in ("1_0", "0x10", "1,5", "1 000", "seven", "٣", "20 %", "1.2.3", "Inf.")
+    ),
     *((cell, cell.strip()) for cell in ("Female", "Female ", "A 1", "?", "2024-02-31", "24-01-01")),
     ("Ange\u0301lique", "Ang\u00e9lique"),
     (b"yes", "yes"),
@@ -34,7 +46,10 @@ READINGS: list[tuple[Any, Any]] = [
     *((cell, ("date", 1.0)) for cell in ("1970-01-02", date(1970, 1, 2), datetime(1970, 1, 2))),
     *((cell, ("date", 1.0)) for cell in (np.datetime64("1970-01-02"), pd.Timestamp("1970-01-02"))),
     *((cell, ("date", 1.5)) for cell in ("1970-01-02 12:00", "1970-01-02T12:00:00.000Z")),
-    *((cell, ("date", 1.5)) for cell in ("1970-01-02T14:00+02:00", datetime(1970, 1, 2, 14, tzinfo=EAST))),
+    *(
+        (cell, ("date", 1.5))
+        for cell in ("1970-01-02T14:00+02:00", datetime(1970, 1, 2, 14, tzinfo=EAST))
+    ),
     ("0001-01-01", ("date", -719162.0)),
     (pd.Timestamp("1969-12-31 18:00", tz="UTC"), ("date", -0.25)),
 ]
@@ -63,10 +78,13 @@ def test_a_cell_by_itself(cell: Any, reading: Any) -> None:
 
 
 def test_all_cells_in_one_column() -> None:
-    assert listed(read_cells([cell for cell, _ in READINGS])) == [reading for _, reading in READINGS]
+    assert listed(read_cells([cell for cell, _ in READINGS])) == [
+        reading for _, reading in READINGS
+    ]
 
 
-ANY_CELL = st.sampled_from([cell for cell, _ in READINGS]) | st.text(max_size=6) | st.floats() | st.integers()
+LISTED = st.sampled_from([cell for cell, _ in READINGS])
+ANY_CELL = LISTED | st.text(max_size=6) | st.floats() | st.integers()
 
 
 @given(st.lists(ANY_CELL, max_size=8))
@@ -107,7 +125,10 @@ MOMENTS = pd.to_datetime(["1970-01-02 12:00", None, "1969-12-31 00:00"])
         (pd.Series([None, None]), [None, None]),
         (pd.Series([], dtype=object), []),
         (pd.Series(MOMENTS), [("date", 1.5), None, ("date", -1.0)]),
-        (pd.Series(MOMENTS.tz_localize("UTC").tz_convert(EAST)), [("date", 1.5), None, ("date", -1.0)]),
+        (
+            pd.Series(MOMENTS.tz_localize("UTC").tz_convert(EAST)),
+            [("date", 1.5), None, ("date", -1.0)],
+        ),
         (pd.Series(MOMENTS).astype(object), [("date", 1.5), None, ("date", -1.0)]),
         (pd.Series([pd.Period("2024-01"), pd.Interval(0, 1)]), [None, None]),
     ],
@@ -232,7 +253,9 @@ def test_any_bytes_are_lines(tmp_path_factory: pytest.TempPathFactory, lines: li
         (b"a,,b", ["a", "Unnamed: 1", "b"]),
     ],
 )
-def test_the_header_alone_decides_the_separator(tmp_path: Path, header: bytes, names: list[str]) -> None:
+def test_the_header_alone_decides_the_separator(
+    tmp_path: Path, header: bytes, names: list[str]
+) -> None:
     path = tmp_path / "table.csv"
     path.write_bytes(header + b"\n1,2;3\t4|5\n")
     assert list(read_raw(path).columns) == names

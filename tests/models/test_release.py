@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from sordino.models._release import (
 from sordino.models._tables import read_raw
 from sordino.planning import TableRelease
 
-ADULT = Path("/work/shared/data/adult/adult.csv")
+ADULT = Path(os.environ.get("SORDINO_DATA", "")) / "adult" / "adult.csv"
 KEY = RunKey.from_insecure_seed(0)
 
 
@@ -57,7 +58,13 @@ def test_cells_are_those_of_frexp(number: float) -> None:
     edges = number_edges()
     if abs(number) < 2.0**40:
         low, high = edges[cell], edges[cell + 1]
-        assert low <= number < high if number > 0 else low < number <= high if number < 0 else cell == side
+        assert (
+            low <= number < high
+            if number > 0
+            else low < number <= high
+            if number < 0
+            else cell == side
+        )
 
 
 def test_edges_and_ends() -> None:
@@ -82,7 +89,7 @@ def test_errors_of_running_sums(cells: int, rms: float, most: float) -> None:
     assert [round(float(np.sqrt(np.mean(errors**2))), 3), round(errors.max(), 3)] == [rms, most]
     assert total_error(cells) == pytest.approx(errors[-1], rel=1e-9)
     # Columns of C / D have norm 1, and D C^-1 z is what is added.
-    inverse, norms = _series(cells)
+    _, norms = _series(cells)
     root = np.cumprod(np.append(1.0, (2 * np.arange(1, cells) - 1) / (2 * np.arange(1, cells))))
     lengths = np.sqrt(np.cumsum(root**2))[::-1] / column_norms(cells)
     np.testing.assert_allclose(lengths, 1, atol=2e-12)
@@ -96,7 +103,9 @@ def shaped(part: np.ndarray) -> np.ndarray:
     """``C D^-1 w``: what the noise of weights of ordered cells is independent on."""
     if not len(part):
         return part
-    root = np.cumprod(np.append(1.0, (2 * np.arange(1, len(part)) - 1) / (2 * np.arange(1, len(part)))))
+    root = np.cumprod(
+        np.append(1.0, (2 * np.arange(1, len(part)) - 1) / (2 * np.arange(1, len(part))))
+    )
     return np.asarray(fftconvolve(part / column_norms(len(part)), root)[: len(part)])
 
 
@@ -195,12 +204,20 @@ def table_of(rows: int, rng: np.random.Generator) -> pd.DataFrame:
 def asked(table: Any, sigma: float, chance: float = 1e-6, **options: Any) -> TableAnswer:
     raw = RawTable(table)
     query = TableRelease(tuple(raw), sigma, chance)
-    return run_table_release(query, raw, options.pop("owners", None), options.pop("key", KEY), **options)
+    return run_table_release(
+        query, raw, options.pop("owners", None), options.pop("key", KEY), **options
+    )
 
 
 def test_what_is_found() -> None:
     answer = asked(table_of(4000, np.random.default_rng(4)), 5.0, target="ill")
-    assert [column.kind for column in answer.columns] == ["numbers", "text", "dates", "unknown", "text"]
+    assert [column.kind for column in answer.columns] == [
+        "numbers",
+        "text",
+        "dates",
+        "unknown",
+        "text",
+    ]
     assert [value for value, _ in answer["town"].values] == ["Aix", "Bern", "Como"]
     assert answer.persons == pytest.approx(4000, abs=30)
     assert answer["ill"].values[1][1] == pytest.approx(800, abs=80)
@@ -271,7 +288,12 @@ def test_one_table_in_every_form_is_one_release(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "c.parquet")
     frame.astype({"town": "category", "ill": "category"}).to_parquet(tmp_path / "d.parquet")
     forms = [read_raw(path) for path in sorted(tmp_path.iterdir())]
-    forms += [frame, frame.astype("category"), frame.astype(object), frame.astype(object).to_numpy()]
+    forms += [
+        frame,
+        frame.astype("category"),
+        frame.astype(object),
+        frame.astype(object).to_numpy(),
+    ]
     for form in forms:
         if isinstance(form, np.ndarray):
             form = pd.DataFrame(form, columns=frame.columns)
@@ -279,7 +301,9 @@ def test_one_table_in_every_form_is_one_release(tmp_path: Path) -> None:
         assert answer == asked(frame, 3.0, target="ill").to_json()
 
 
-WILD = st.sampled_from([1, 2.5, "a", "b", None, np.nan, np.inf, 10**400, True, "2024-01-31", [1], "\ud800"])
+WILD = st.sampled_from(
+    [1, 2.5, "a", "b", None, np.nan, np.inf, 10**400, True, "2024-01-31", [1], "\ud800"]
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -318,7 +342,9 @@ def test_noise_of_texts_is_normal() -> None:
 )
 def test_rank_errors_of_running_sums(column: str, errors: tuple[float, float]) -> None:
     """Page 06, 3.2: the worst octile's rank, after isotonic regression, at mu .005 and .02 a column."""
-    weights = np.bincount(number_cells(pd.read_csv(ADULT)[column].to_numpy(float)), minlength=NUMBER_CELLS)
+    weights = np.bincount(
+        number_cells(pd.read_csv(ADULT)[column].to_numpy(float)), minlength=NUMBER_CELLS
+    )
     ranks = np.append(0, np.cumsum(weights)) / weights.sum()
     for mu, wanted in zip((0.005, 0.02), errors, strict=True):
         worst = []
