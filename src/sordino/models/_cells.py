@@ -34,8 +34,10 @@ Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 _MISSING = frozenset(
-    ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN")
-    + ("<NA>", "N/A", "NA", "NULL", "NaT", "None", "n/a", "null")
+    (
+        *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN"),
+        *("<NA>", "N/A", "NA", "NULL", "NaT", "None", "n/a", "null"),
+    )
 )
 _NO_NUMBER = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _NUMBER = {
@@ -84,8 +86,10 @@ class Cells:
 
     def take(self, index: Any) -> Cells:
         """The cells at `index`: positions, a mask or a slice."""
-        parts = [None if p is None else p[index] for p in (self.numbers, self.days, self.codes)]
-        return Cells(len(np.empty(self.rows, bool)[index]), *parts, self.vocabulary)  # type: ignore[arg-type]
+        numbers = None if self.numbers is None else self.numbers[index]
+        days = None if self.days is None else self.days[index]
+        codes = None if self.codes is None else self.codes[index]
+        return Cells(len(np.empty(self.rows, bool)[index]), numbers, days, codes, self.vocabulary)
 
     def positions(self, values: Sequence[object]) -> Codes:
         """Of each cell in `values`, -1 where it is none of them: 7, 7.0 and "7" are one value.
@@ -97,7 +101,7 @@ class Cells:
         numbers: dict[float, int] = {}
         for at, value in enumerate(values):
             number, days, text = _read_value(value)
-            if text is None and not number == number and not days == days:
+            if text is None and number != number and days != days:
                 text = str(value).strip()  # declared, and so no mark of a missing value
             if text is not None:
                 texts.setdefault(text, at)

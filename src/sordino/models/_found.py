@@ -3,8 +3,7 @@
     schema, facts = found_schema(answer, names, mu_train=.25)      # a `Schema`, and a line for each column
     classes, counts = found_classes(answer)                        # of the target; or found_bounds(answer)
 
-All of it is post-processing of noisy numbers. A kind of column encodes cell by cell, as `Cells` reads them: in a
-column of numbers or dates, other cells are as missing; in a column of text, other cells are "other".
+All of it is post-processing of noisy numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from sordino._base.errors import SordinoError, require_choice, require_count, shown
+from sordino._base.errors import SordinoError, require_choice, require_count
 from sordino._base.types import Json
 from sordino.models._cells import Array
 from sordino.models._kinds import (
@@ -77,14 +76,17 @@ class Bins:
         if len(self.cuts) < 2 and self.low < self.high:
             return tuple(sorted({self.low, *self.cuts, self.high}))
         ends = {self.low} if self.low < self.cuts[0] else set()
-        return tuple(sorted({*self.cuts, *ends} | ({self.high} if self.high > self.cuts[-1] else set())))
+        return tuple(
+            sorted({*self.cuts, *ends} | ({self.high} if self.high > self.cuts[-1] else set()))
+        )
 
 
 def cut(counts: Array, edges: Array, sigma: float, bins: int) -> Bins:
     """Bins of a column by the noisy weights of its cells.
 
-    Cells heavier than ``max(n / bins, 6 sigma)`` are bins of their own, atoms. What lies between two of them,
-    or beyond them, is cut into pieces of equal weight, of at least ``max(rest / (bins - atoms), 6 sigma)``.
+    Cells heavier than ``max(n / bins, 6 sigma)`` are bins of their own, atoms. What lies between two of
+    them, or beyond them, is cut into pieces of equal weight, each of at least
+    ``max(rest / (bins - atoms), 6 sigma)``.
     """
     sums = denoised(counts)
     total, weights, least = sums[-1], np.diff(sums), _LEAST * sigma
@@ -169,7 +171,9 @@ def found_schema(
 
     if features == "auto":
         if mu_train is None:
-            raise SordinoError("features='auto' needs mu_train, the part of the budget for training")
+            raise SordinoError(
+                "features='auto' needs mu_train, the part of the budget for training"
+            )
         columns = made("spline")
         width = sum(len(column.feature_names) for column in columns if column is not None)
         if answer.persons * mu_train < _RICH * width:
@@ -217,7 +221,9 @@ def _fact(name: str, column: Column | None, is_declared: bool, answer: TableAnsw
     hint = "its name looks like that of an id" if _LIKE_AN_ID.fullmatch(name) else ""
     if is_declared:
         assert column is not None
-        return ColumnFact(name, True, "its description is public", "declared", column.to_json(), hint)
+        return ColumnFact(
+            name, True, "its description is public", "declared", column.to_json(), hint
+        )
     if column is None:
         why = (
             f"no text reached the threshold of {answer.threshold:.4g} persons, and too few cells are "

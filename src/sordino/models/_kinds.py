@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -58,7 +59,7 @@ class _Ordered:
 
     def __post_init__(self) -> None:
         edges = tuple(float(edge) for edge in self.edges)
-        rising = all(a < b for a, b in zip(edges, edges[1:], strict=False))
+        rising = all(a < b for a, b in pairwise(edges))
         if len(edges) < self._least or not rising or not all(map(math.isfinite, edges)):
             raise SordinoError(f"column {shown(self.name)} needs finite edges that increase")
         object.__setattr__(self, "edges", edges)

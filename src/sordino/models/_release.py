@@ -1,11 +1,11 @@
 """Everything that a fit must know of a table, in one Gaussian release (page 06, section 3).
 
-Each person spreads a weight of 1 over the cells of a column: 1/n_p for each of n_p rows. Released are, with one
-sigma: the weights of numbers and of dates over public grids, with noise shaped for running sums; the weights of
-text values, where they pass the threshold; the weight of missing cells. A person's text share goes to one value,
-drawn among the person's texts. The parts of a column are orthogonal and each of them weighs its cells with columns
-of norm 1, so that a person moves a column by at most 1 and m columns by sqrt(m): the release is (sqrt(m)/sigma)-GDP
-beside the chance that a value shows which only one person has (`TableRelease`).
+Each person spreads a weight of 1 over the cells of a column: 1/n_p for each of n_p rows. Released are, with
+one sigma: the weights of numbers and of dates over public grids, with noise shaped for running sums; the
+weights of text values, where they pass the threshold; the weight of missing cells. A person's text share
+goes to one value, drawn among the person's texts. The parts of a column are orthogonal and each weighs its
+cells by columns of norm 1: a person moves one column by at most 1, and m of them by sqrt(m). So the release
+is (sqrt(m)/sigma)-GDP, beside the chance that a value shows which only one person has (`TableRelease`).
 
 Only `TableAnswer` leaves: noisy numbers, and what follows from them.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -222,6 +222,10 @@ class People:
         return texts[rows[drawn]], (counts * self.share)[who]
 
 
+def _sums_by(places: Codes, weights: Array, size: int) -> Array:
+    return np.bincount(places, weights, size).astype(np.float64, copy=False)
+
+
 @dataclass(frozen=True, eq=False)
 class Parts:
     """The weights of a column's cells, before noise (as sensitive as the data) or after it."""
@@ -244,30 +248,29 @@ def weigh(
     """
     weights = people.weights
 
-    def total(places: Codes | None, taken: NDArray[np.bool_], size: int) -> Array:
-        if places is None:
-            return np.bincount(np.empty(0, np.int64), minlength=size).astype(np.float64)
-        return np.bincount(places[taken], weights[taken], size)
-
     if declared is not None:
         places = cells.positions(declared)
-        values = total(places, places >= 0, len(declared))
-        missing = float(weights[cells.missing & (places < 0)].sum())
+        named = places >= 0
+        values = _sums_by(places[named], weights[named], len(declared))
+        missing = float(weights[cells.missing & ~named].sum())
         return Parts(np.zeros(0), np.zeros(0), {}, values, missing)
-    nothing = np.zeros(cells.rows, bool)
-    numbers = nothing if cells.numbers is None else ~np.isnan(cells.numbers)
-    dates = nothing if cells.days is None else ~np.isnan(cells.days)
-    # Where all cells are numbers none is copied.
-    places = None if cells.numbers is None else number_cells(np.nan_to_num(cells.numbers))
-    days = None if cells.days is None else date_cells(np.nan_to_num(cells.days))
+
+    def ordered(values: Array | None, cell_of: Callable[[Array], Codes], size: int) -> Array:
+        if values is None:
+            return np.zeros(size)
+        known = ~np.isnan(values)
+        if known.all():
+            return _sums_by(cell_of(values), weights, size)
+        return _sums_by(cell_of(values[known]), weights[known], size)
+
     texts: dict[str, float] = {}
     if cells.codes is not None:
-        named, shares = people.spoken(cells.codes, rng)
-        sums = np.bincount(named, shares, len(cells.vocabulary))
+        spoken, shares = people.spoken(cells.codes, rng)
+        sums = np.bincount(spoken, shares, len(cells.vocabulary))
         texts = {cells.vocabulary[at]: float(sums[at]) for at in np.flatnonzero(sums)}
     return Parts(
-        total(places, numbers, NUMBER_CELLS),
-        total(days, dates, DATE_CELLS),
+        ordered(cells.numbers, number_cells, NUMBER_CELLS),
+        ordered(cells.days, date_cells, DATE_CELLS),
         texts,
         np.zeros(0),
         float(weights[cells.missing].sum()),
@@ -322,14 +325,12 @@ def _noised(clean: Parts, sigma: float, threshold: float, key: RunKey, name: str
     unit = 2.0 ** (math.floor(math.log2(sigma)) - _RELEASED_BITS)
 
     def released(weights: Array, noise: Array) -> Array:
-        return np.floor((weights + sigma * noise) / unit) * unit
+        return np.asarray(np.floor((weights + sigma * noise) / unit) * unit)
 
     def ordered(part: str, weights: Array) -> Array:
         if not len(weights):
             return weights
-        return released(
-            weights, prefix_noise(len(weights), key.generator(f"table/{name}/{part}"))
-        )
+        return released(weights, prefix_noise(len(weights), key.generator(f"table/{name}/{part}")))
 
     words = sorted(clean.texts)
     weights = released(
@@ -387,7 +388,9 @@ def _kind(parts: Parts, declared: object, everyone: float, doubt: float, sigma: 
     noises = [sigma * total_error(cells) for cells in _CELLS.values()]
     present = everyone - parts.missing
     if math.isnan(present):  # the target's own: of what is seen
-        present = text + sum(max(0.0, s) for s, noise in zip(sums, noises, strict=True) if s > noise)
+        present = text + sum(
+            max(0.0, s) for s, noise in zip(sums, noises, strict=True) if s > noise
+        )
     best, most = UNKNOWN, 0.0
     for kind, weight, noise in zip(_CELLS, sums, noises, strict=True):
         slack = _DOUBT * math.hypot(noise, _MOST * doubt, _MOST * sigma)
@@ -397,7 +400,12 @@ def _kind(parts: Parts, declared: object, everyone: float, doubt: float, sigma: 
 
 
 def _answer(
-    name: str, parts: Parts, declared: Sequence[Value] | None, everyone: float, doubt: float, sigma: float
+    name: str,
+    parts: Parts,
+    declared: Sequence[Value] | None,
+    everyone: float,
+    doubt: float,
+    sigma: float,
 ) -> ColumnAnswer:
     kind = _kind(parts, declared, everyone, doubt, sigma)
     numbers, dates, _ = _sums(parts)

@@ -122,7 +122,9 @@ class RowPreparation:
             scaled = np.column_stack([scaled, np.atleast_1d(intercept) / self.constant])
         return np.asarray(scaled * self.radius(features))
 
-    def _prepare(self, X: Rows) -> NDArray[np.float64]:
+    def _prepare(self, X: Rows) -> NDArray[np.float64] | Array:
+        if self.schema is not None and self.own_norm:
+            return self._prepare_found(self.schema.encode(X))
         if self.schema is not None:
             rows = self.schema.encode(X).astype(np.float64)
         else:
@@ -132,12 +134,22 @@ class RowPreparation:
             if self.bounds is not None:
                 low, high = self.bounds
                 rows = np.clip((rows - (low / 2 + high / 2)) * (2 / (high - low)), -1.0, 1.0)
-        if self.own_norm:
-            rows = _normalized(rows)
+            else:
+                rows = _normalized(rows)
         if self.intercept:
             rows = np.concatenate([rows, np.full((len(rows), 1), self.constant)], axis=1)
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
         return np.asarray(rows / np.maximum(norms, self.radius(X.shape[1])))
+
+    def _prepare_found(self, encoded: Array) -> Array:
+        """The same for features in [-1, 1], of which there may be very many: none is copied in double."""
+        radius = self.radius(encoded.shape[1])
+        lengths = np.sqrt(np.einsum("ij,ij->i", encoded, encoded, dtype=np.float64)) * radius
+        encoded *= (1 / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)[:, None]
+        if not self.intercept:
+            return encoded
+        constant = np.full((len(encoded), 1), self.constant / radius, np.float32)
+        return np.concatenate([encoded, constant], axis=1)
 
 
 def check_dense_size(X: Rows) -> None:

@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino._base.errors import SordinoError, nearest, one_line, require_choice, require_count, shown
+from sordino._base.errors import (
+    SordinoError,
+    nearest,
+    one_line,
+    require_choice,
+    require_count,
+    shown,
+)
 from sordino._base.types import Json
 from sordino.models._cells import Cells, RawTable
 from sordino.models._checks import checked_numbers, discreetly

@@ -52,8 +52,9 @@ def read_raw(path: str | os.PathLike[str], separator: str | None = None) -> pd.D
     """A CSV, TSV or Parquet file as it is, without a guess about its cells: see `RawTable`.
 
     Only the header can be an error. Of CSV every cell is text, and every line is a row by itself: a quote
-    that is not closed ends with its line. A line that is not UTF-8, or has not as many fields as the header,
-    becomes a row without any value; nothing says so, or how many there are. Empty lines are no rows.
+    that is not closed ends with its line. A line that is not UTF-8, or has not as many fields as the
+    header, becomes a row without any value; nothing says so, or how many there are. Empty lines are no
+    rows.
 
     Args:
       separator: of CSV; by default the one of comma, semicolon, tab and bar that is most in the header.
@@ -76,7 +77,9 @@ def _read_lines(where: Path, data: bytes, separator: str | None) -> pd.DataFrame
     try:
         header = head.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise SordinoError(f"{str(where)!r} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
+        raise SordinoError(
+            f"{str(where)!r} is not UTF-8 text ({error.reason}); save it as UTF-8"
+        ) from None
     if separator is None:
         unquoted = re.sub(r'"[^"]*"?', "", header)
         separator = max(SEPARATORS, key=unquoted.count)
@@ -130,7 +133,9 @@ def _clean(body: bytes, separator: str, width: int) -> bytes:
             lines.append(nothing)
             continue
         text = io.StringIO()
-        csv.writer(text, delimiter=separator, lineterminator="", quoting=csv.QUOTE_ALL).writerow(fields)
+        csv.writer(text, delimiter=separator, lineterminator="", quoting=csv.QUOTE_ALL).writerow(
+            fields
+        )
         lines.append(text.getvalue().encode())
     return b"\n".join(lines)
 
