@@ -15,6 +15,7 @@ __all__ = [
     "DrawnRows",
     "Driver",
     "GaussianNoise",
+    "HeldKey",
     "KeyStore",
     "NoiseRule",
     "NoiseSource",
@@ -30,6 +31,7 @@ __all__ = [
     "add_noise",
     "influence",
     "ledger",
+    "query_key",
     "stepper_of",
     "train",
     "train_many",
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from sordino.engine._adaptive import Past as Past
     from sordino.engine._charging import LedgerAccount as LedgerAccount
     from sordino.engine._charging import Source as Source
+    from sordino.engine._checkpoint import HeldKey as HeldKey
     from sordino.engine._checkpoint import forget as forget
     from sordino.engine._checkpoint import read_progress as read_progress
     from sordino.engine._compilation import compilation_cache as compilation_cache
@@ -82,6 +85,7 @@ if TYPE_CHECKING:
     from sordino.engine._train import RUNNERS as RUNNERS
     from sordino.engine._train import Result as Result
     from sordino.engine._train import Snapshot as Snapshot
+    from sordino.engine._train import query_key as query_key
     from sordino.engine._train import refuse_others as refuse_others
     from sordino.engine._train import train as train
 else:

@@ -47,6 +47,7 @@ from sordino._base.errors import PlanMismatchError, SordinoError, require_choice
 from sordino._base.keys import RunKey
 from sordino._base.types import PyTree
 from sordino.engine._noise import Layout
+from sordino.engine._people import wants_people
 from sordino.engine._records import Records, as_parameters, as_records, check_rows, prepare
 from sordino.engine._release import add_noise, estimate_of
 from sordino.engine._run import CHECKPOINTS, DRIVERS, POINTS, PublicState, TrainingRun
@@ -107,6 +108,8 @@ class AdaptiveRun:
                 "its place"
             )
         data = as_records(data if isinstance(data, tuple) else (data,))
+        plan.population.require_declared(plan.recipe)
+        wants_people(plan, None)
         check_rows(plan, data)
         params = as_parameters(params)
         evaluator = evaluator_of(plan, loss, params, data, microbatch_size)

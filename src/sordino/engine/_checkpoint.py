@@ -219,6 +219,58 @@ class Resumable(Protocol):
     def restore(self, released: PublicState) -> None: ...
 
 
+@dataclass(frozen=True)
+class HeldKey:
+    """A run's key before the run: for whoever asks the plan's other queries himself, and then trains.
+
+    Attributes:
+      key: what `query_key` and `train` take.
+      given: whether its owner keeps it; if not, it is kept beside the checkpoint, or nowhere.
+    """
+
+    key: RunKey
+    given: bool
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: str | Path | None = None,
+        run_key: RunKey | HeldKey | None = None,
+        insecure_seed: int | None = None,
+        store: KeyStore | None = None,
+    ) -> HeldKey:
+        """The key of the run that the file `checkpoint` holds, or will hold; without one, any."""
+        if isinstance(run_key, HeldKey):
+            if insecure_seed is not None:
+                raise SordinoError("give run_key or insecure_seed, not both")
+            return run_key
+        given = run_key is not None or insecure_seed is not None
+        key = run_key_of(run_key, insecure_seed)
+        if checkpoint is None:
+            return cls(key, given)
+        path, store = Path(checkpoint), KeyStore() if store is None else store
+        if path.is_dir():
+            raise SordinoError(f"the checkpoint {str(path)!r} is a folder; give the name of a file")
+        if not path.parent.is_dir():
+            raise SordinoError(f"there is no folder {str(path.parent)!r} for the checkpoint")
+        if given or not path.exists():
+            return cls(key, given)
+        identity = read_identity(path)
+        secret = store.load(RUNS, identity)
+        if secret is None:
+            raise SordinoError(
+                f"the key of the run in {str(path)!r} is not in {str(store.folder)!r}, so the run "
+                "cannot go on; bring the key back, or remove the checkpoint to start anew at the "
+                "cost of another run"
+            )
+        return cls(RunKey(secret), False)
+
+    @property
+    def lasts(self) -> bool:
+        """Whether its owner may bring it to another process."""
+        return self.given and not self.key.insecure
+
+
 @dataclass
 class Recovery:
     """A run's checkpoint file.
@@ -251,32 +303,18 @@ class Recovery:
         insecure_seed: int | None = None,
         seconds: float = SECONDS,
         store: KeyStore | None = None,
+        key: HeldKey | None = None,
     ) -> Recovery:
         """The file at `path` and the key that goes with it; a new key where there is no file.
 
         A key of one's own, or a seed, is not kept in the store: it must be given again.
         """
-        path = Path(path)
-        if path.is_dir():
-            raise SordinoError(f"the checkpoint {str(path)!r} is a folder; give the name of a file")
-        if not path.parent.is_dir():
-            raise SordinoError(f"there is no folder {str(path.parent)!r} for the checkpoint")
-        store = KeyStore() if store is None else store
-        given = run_key is not None or insecure_seed is not None
-        key = run_key_of(run_key, insecure_seed)
+        path, store = Path(path), KeyStore() if store is None else store
+        if key is None:
+            key = HeldKey.of(path, run_key, insecure_seed, store)
         if not path.exists():
-            return cls(path, key, seconds, store=None if given else store)
-        if not given:
-            identity = read_identity(path)
-            secret = store.load(RUNS, identity)
-            if secret is None:
-                raise SordinoError(
-                    f"the key of the run in {str(path)!r} is not in {str(store.folder)!r}, so the run "
-                    "cannot go on; bring the key back, or remove the checkpoint to start anew at the "
-                    "cost of another run"
-                )
-            key = RunKey(secret)
-        return cls(path, key, seconds, found=read_checkpoint(path, key))
+            return cls(path, key.key, seconds, store=None if key.given else store)
+        return cls(path, key.key, seconds, found=read_checkpoint(path, key.key))
 
     def check(self, identity: Identity) -> None:
         """Refuse to go on from a file that was made with anything else."""

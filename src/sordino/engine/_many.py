@@ -195,6 +195,7 @@ def train_many(
             released.append(train(plan, loss, params, data, insecure_seed=seed).params)
     else:
         plan.verify()
+        plan.population.require_declared("train_many")
         run = TrainingRun(plan, loss, params, data, key=RunKey.from_insecure_seed(seeds[0]))
         for group in mapped_groups(run, seeds):
             released += outputs(run.stepper, group.final_states(), len(group.seeds))

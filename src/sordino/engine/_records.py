@@ -32,8 +32,9 @@ from numpy.typing import NDArray
 from sordino._base.errors import PlanMismatchError, SordinoError
 from sordino._base.keys import RunKey
 from sordino._base.types import PyTree
+from sordino.engine._people import PersonBatches, PersonRecords
 from sordino.parts import Population, even_width
-from sordino.parts.contributions import Batch, Evaluator
+from sordino.parts.contributions import Batch, Evaluator, PersonBatch
 from sordino.parts.sampling import public_order
 from sordino.planning import Plan
 
@@ -55,9 +56,10 @@ _RECORDS = {
     "uint64": np.uint32,
 }
 _PARAMETERS = ("float16", "bfloat16", "float32", "float64", "longdouble")
-# Rows and mask of a chunk's batches, both (steps, width); None where batches are slices.
+# Rows and mask of a chunk's batches, both (steps, width); None where batches are slices; of persons, what
+# `PersonBatches.picked` gives.
 BatchRows = tuple[NDArray[np.int32], NDArray[np.float32]]
-Picked = BatchRows | None
+Picked = BatchRows | NDArray[np.int32] | None
 
 
 def as_records(data: PyTree) -> PyTree:
@@ -145,10 +147,14 @@ def row_count(data: PyTree) -> int:
 
 
 class Records(NamedTuple):
-    """Records as the evaluator prepared them, and which of the rows are valid (1 or 0)."""
+    """Records as the evaluator prepared them, and which of the rows are valid (1 or 0).
+
+    Where rows have weights, `valid` is these; where rows have persons, `people` says whose they are.
+    """
 
     data: PyTree
     valid: jax.Array
+    people: PersonRecords | None = None
 
     def take(
         self, rows: jax.Array | NDArray[np.int32], present: jax.Array | NDArray[np.float32]
@@ -190,34 +196,48 @@ class Slices:
 
 @dataclass(frozen=True)
 class Batches:
-    """Which rows each step of a run takes; hashable."""
+    """Which rows each step of a run takes; hashable. With `persons` it takes these, with all their rows."""
 
     population: Population
+    persons: PersonBatches | None = None
 
     @property
     def slices(self) -> Slices | None:
         """How batches are cut out, where they are slices."""
-        if not self.population.kind.is_contiguous():
+        if self.persons is not None or not self.population.kind.is_contiguous():
             return None
         return Slices(self.population.batch_size, self.population.steps_per_epoch)
 
     def picked(self, key: RunKey, first: int, count: int) -> Picked:
         """Rows of steps ``first .. first+count-1``, where batches are not slices."""
+        if self.persons is not None:
+            return self.persons.picked(first, count)
         if self.slices is not None:
             return None
         return self.population.batches(key, first, count)
 
-    def load(self, evaluator: Evaluator, data: PyTree) -> Records:
-        """Records as the steps take them."""
+    def load(
+        self, evaluator: Evaluator, data: PyTree, weights: NDArray[np.float32] | None = None
+    ) -> Records:
+        """Records as the steps take them; `weights` are of the rows, where these are what is clipped."""
+        if self.persons is not None:
+            people = self.persons.people
+            records = prepare(evaluator, people.taken(data))
+            rows = people.records(records.valid, self.persons.tables())
+            return records._replace(people=rows)
         slices = self.slices
         if slices is None:
-            return prepare(evaluator, data)
+            return prepare(evaluator, data, weights=weights)
         order = None if self.population.is_full_batch else public_order(self.population)
-        return prepare(evaluator, data, order, slices.rows)
+        return prepare(evaluator, data, order, slices.rows, weights)
 
 
-def batch_at(slices: Slices | None, records: Records, t: jax.Array, picked: Picked) -> Batch:
-    """The batch of step t: a slice, or the rows that were picked for it."""
+def batch_at(
+    slices: Slices | None, records: Records, t: jax.Array, picked: Picked
+) -> Batch | PersonBatch:
+    """The batch of step t: a slice, or the rows or persons that were picked for it."""
+    if records.people is not None:
+        return records.people.batch(records.data, picked)
     if picked is not None:
         return records.take(*picked)
     assert slices is not None
@@ -237,15 +257,19 @@ def prepare(
     data: PyTree,
     order: NDArray[np.int64] | None = None,
     rows: int | None = None,
+    weights: NDArray[np.float32] | None = None,
 ) -> Records:
     """Let the evaluator prepare each example; where batches are slices, reorder once and add zeros.
 
     Args:
       order: the rows' order, if it is another one.
       rows: how many rows there are to be, the last ones zeros that are not valid.
+      weights: what each row counts after its clip, 0 to 1.
     """
     n = jax.tree.leaves(data)[0].shape[0]
     prepared, valid = evaluator.prepare(data, jnp.ones(n, jnp.float32))
+    if weights is not None:
+        valid = valid * weights
     more = 0 if rows is None else rows - n
     if order is not None:
         # Any row will do as padding: it is not valid. So nothing is copied twice.

@@ -25,6 +25,16 @@ from sordino._base.errors import PlanMismatchError, SordinoError, require_choice
 from sordino._base.keys import RunKey
 from sordino._base.types import PyTree
 from sordino.engine._noise import Layout, NoiseSource, NoiseState, RunNoise, noise_rows, run_noise
+from sordino.engine._people import (
+    PERSON_POWER,
+    People,
+    PersonBatches,
+    check_built_in,
+    checked_weights,
+    lanes_of,
+    longest_chunk,
+    wants_people,
+)
 from sordino.engine._records import (
     Batches,
     Picked,
@@ -35,6 +45,7 @@ from sordino.engine._records import (
     batch_at,
     check_rows,
     prepare,
+    row_count,
 )
 from sordino.engine._stepper import (
     Loss,
@@ -263,10 +274,16 @@ class TrainingRun:
         watched: bool = False,
         checkpointed: bool = False,
         driver: str = "auto",
+        groups: ArrayLike | None = None,
+        row_weights: ArrayLike | None = None,
+        person_power: float = PERSON_POWER,
     ) -> None:
         require_choice("driver", driver, DRIVERS)
         data = as_records(data if isinstance(data, tuple) else (data,))
-        check_rows(plan, data)
+        weights = checked_weights(row_weights, row_count(data))
+        personal = wants_people(plan, groups)
+        if not personal:
+            check_rows(plan, data)
         check_slots(plan.population)
         self._shapes = jax.tree.map(_shape, data)
         params = as_parameters(params)
@@ -279,19 +296,37 @@ class TrainingRun:
             regularizer=regularizer,
             microbatch_size=microbatch_size,
         )
+        people, longest = None, plan.population.steps
+        if personal or weights is not None:
+            check_built_in(plan, stepper.evaluator)
+        if personal:
+            lanes = lanes_of(stepper.evaluator)
+            people = People.of(plan, key, groups, row_count(data), weights, person_power, lanes)
+            longest = longest_chunk(plan.population, lanes)
         self.plan, self.key, self.steps = plan, key, plan.population.steps
+        # What else than the data decides whose contributions there are, for the run's description.
+        self.besides: PyTree = () if weights is None else weights
+        if people is not None:
+            self.besides = people.shown
         layout = Layout.of(params, plan.contribution.channels)
-        self.starts = _starts(plan, layout.size, watched=watched, checkpointed=checkpointed)
+        self.starts = _starts(
+            plan,
+            layout.size,
+            watched=watched,
+            checkpointed=checkpointed,
+            longest=longest,
+        )
         if driver == "auto":
             driver = "steps" if has_convolutions(stepper.evaluator, params, data) else "scan"
-        batches = Batches(plan.population)
+        persons = None if people is None else PersonBatches(plan.population, people, key)
+        batches = Batches(plan.population, persons)
         self.driver = InMemoryDriver(
             kind=driver,
             stepper=stepper,
             noise=run_noise(plan, layout, key),
-            records=batches.load(stepper.evaluator, data),
+            records=batches.load(stepper.evaluator, data, weights),
             batches=batches,
-            table=StepTable.of(plan, chosen=chosen_step(key, self.steps)),
+            table=StepTable.of(plan, chosen_step(key, self.steps), persons=people is not None),
             key=key,
         )
         # The state is donated chunk by chunk; the caller's own arrays must survive.
@@ -365,10 +400,10 @@ class TrainingRun:
         return f"{prepared}\n{self.driver.lowered(self.state)}"
 
 
-def _starts(plan: Plan, size: int, *, watched: bool, checkpointed: bool) -> list[int]:
+def _starts(plan: Plan, size: int, *, watched: bool, checkpointed: bool, longest: int) -> list[int]:
     """First steps of the chunks, and the end."""
     steps = plan.population.steps
-    length = chunk_length(steps, size)
+    length = min(longest, chunk_length(steps, size))
     for wanted, points in ((watched, POINTS), (checkpointed, CHECKPOINTS)):
         if wanted:
             length = min(length, max(1, -(-steps // points)))

@@ -33,6 +33,7 @@ from sordino._base.keystore import KeyStore
 from sordino._base.types import PyTree
 from sordino.engine._charging import LedgerAccount
 from sordino.engine._noise import Layout, NoiseState, noise_rows, run_noise
+from sordino.engine._people import wants_people
 from sordino.engine._records import as_parameters, as_records, row_count
 from sordino.engine._run import chosen_step, chunk_starts
 from sordino.engine._stepper import (
@@ -85,6 +86,8 @@ class Session:
             )
         plan.verify()
         refuse_others(plan, "a session")
+        plan.population.require_declared("a session")
+        wants_people(plan, None)
         check_slots(plan.population)
         self.plan = plan
         self._key = run_key_of(run_key, insecure_seed)

@@ -33,8 +33,12 @@ from sordino.parts.contributions import (
     Batch,
     Evaluator,
     LinearEvaluator,
+    PersonBatch,
+    RuleStream,
     VmapEvaluator,
     lattice_bounds,
+    person_terms,
+    sum_of_persons,
 )
 from sordino.parts.updates import StepInfo, Update
 from sordino.planning import Plan
@@ -104,7 +108,7 @@ class StepTable:
     chosen: int = 0
 
     @classmethod
-    def of(cls, plan: Plan, chosen: int = 0) -> StepTable:
+    def of(cls, plan: Plan, chosen: int = 0, *, persons: bool = False) -> StepTable:
         """The plan's numbers as float32; what bounds a contribution is rounded down."""
         steps = plan.population.steps
         sizes = plan.population.batch_sizes()
@@ -119,7 +123,8 @@ class StepTable:
                 name: float32_down(values)
                 for name, values in plan.contribution.terms(steps).items()
             }
-            | _lattice_terms(plan),
+            | _lattice_terms(plan)
+            | (person_terms(plan.contribution.bounds(steps).T) if persons else {}),
             chosen=chosen,
         )
 
@@ -172,9 +177,18 @@ class Stepper:
         """The state before the first step, each part in buffers of its own (later ones are donated)."""
         return State(params, *_first_states(self, params))
 
-    def total(self, state: State, batch: Batch, now: StepNow) -> ClippedSum:
+    def total(self, state: State, batch: Batch | PersonBatch, now: StepNow) -> ClippedSum:
         """What a batch adds up to: as sensitive as the data."""
+        if isinstance(batch, PersonBatch):
+            return self._total_of_persons(state, batch, now)
         return self.evaluator.total(state.params, state.memory, batch, now.terms, now.t)
+
+    def _total_of_persons(self, state: State, batch: PersonBatch, now: StepNow) -> ClippedSum:
+        evaluator = self.evaluator
+        assert isinstance(evaluator, RuleStream)  # see `check_built_in`
+        points = evaluator.rule.points(state.params, state.memory, now.t)
+        gradients = partial(evaluator.row_gradients, points)
+        return sum_of_persons(evaluator.rule, gradients, state.params, batch, now.terms)
 
     def apply(self, state: State, noised: NoisedSum, now: StepNow) -> State:
         """The state after a step whose noised sum is given, wherever it was noised."""
@@ -188,7 +202,7 @@ class Stepper:
         )
         return State(params, memory, update)
 
-    def step(self, state: State, batch: Batch, row: PyTree, now: StepNow) -> State:
+    def step(self, state: State, batch: Batch | PersonBatch, row: PyTree, now: StepNow) -> State:
         """Both, with this row of noise in between."""
         return self.apply(state, add_noise(self.total(state, batch, now), row, now.noise), now)
 

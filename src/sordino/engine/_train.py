@@ -25,22 +25,26 @@ from typing import TYPE_CHECKING, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike
 
 from sordino._base.errors import SordinoError
-from sordino._base.keys import Identity, RunKey, run_key_of
+from sordino._base.keys import Identity, RunKey
 from sordino._base.keystore import KeyStore
 from sordino._base.registry import Registry
 from sordino._base.types import PyTree
 from sordino.engine._adaptive import AdaptiveRun, FilteredRun, NoiseRule
 from sordino.engine._charging import LedgerAccount, Source
-from sordino.engine._checkpoint import SECONDS, Metrics, Recovery, forget
+from sordino.engine._checkpoint import SECONDS, HeldKey, Metrics, Recovery, forget
 from sordino.engine._description import describe
+from sordino.engine._people import PERSON_POWER
 from sordino.engine._run import TrainingRun
 from sordino.engine._stepper import Loss, Optimizer, Penalty
+from sordino.engine.ledger._fingerprints import data_fingerprint
 from sordino.engine.ledger._ledger import Ledger
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan, Query
-from sordino.privacy import INSECURE, Guarantee, require_one_row
+from sordino.privacy import INSECURE, Guarantee, person_ids, require_one_row
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -104,7 +108,7 @@ def train(
     regularizer: Penalty | None = None,
     microbatch_size: int | None = None,
     noise_rule: NoiseRule | None = None,
-    run_key: RunKey | None = None,
+    run_key: RunKey | HeldKey | None = None,
     insecure_seed: int | None = None,
     evaluate: Callable[[PyTree], Metrics] | None = None,
     callbacks: Sequence[Callable[[Snapshot], bool | None]] = (),
@@ -117,6 +121,10 @@ def train(
     dataset: str | None = None,
     identified_by: PyTree | None = None,
     one_row_per_person: bool = False,
+    groups: ArrayLike | None = None,
+    row_weights: ArrayLike | None = None,
+    person_power: float = PERSON_POWER,
+    elsewhere: Sequence[str] = (),
 ) -> Result:
     """Train privately, as planned.
 
@@ -132,7 +140,7 @@ def train(
       noise_rule: ``rule(past) -> relative noise`` of the next step, for plans with schedule "filter". It
         must use nothing but the `sordino.engine.Past` it is given and public facts. A step that costs
         more than is left ends the run. Such a run cannot be resumed.
-      run_key: the secret behind the noise; by default fresh from the operating system.
+      run_key: the secret behind the noise; by default fresh from the operating system. Or a `HeldKey`.
       insecure_seed: for tests and demonstrations only: reproducible noise, no privacy against
         anyone who knows the seed.
       evaluate: a function of the private parameters, on PUBLIC data, called about 20 times.
@@ -148,29 +156,43 @@ def train(
         name in it. The plan is charged before the first step, and refused if it does not fit.
       identified_by: what the ledger knows the data set by, where `data` was made from it: the data, or
         a `sordino.engine._charging.Source` that says more about it.
-      one_row_per_person: your statement that every user (or client) has one row of the data; a plan
-        with unit "user" or "client" is refused without it.
+      one_row_per_person: your statement that every person (user, client) has one row of the data; a plan
+        for persons is refused without it, unless there are groups.
+      groups: the id of each row's person: the plan then protects persons with all of their rows, and its
+        examples are persons. Ids are compared as text (`sordino.privacy.person_ids`); rows without one
+        count nothing.
+      row_weights: of each row, 0 to 1; the clip is the same for all, so that weights cost no privacy.
+      person_power: a person of n rows adds n^-power times the sum of their gradients, clipped once: 0 fits
+        the average row, 1 the average person.
+      elsewhere: names of the plan's other queries that the caller asks itself, with `query_key` of the same
+        key. A run that may be repeated needs `identified_by` then: all that these were asked of.
     """
     plan.verify()
-    check_runners(plan)
+    check_runners(plan, elsewhere)
+    asked_here = [query for query in plan.others if query.name not in elsewhere]
+    personal = groups is not None or row_weights is not None
+    if personal and (noise_rule is not None or plan.schedule.kind == AdaptiveBudget.kind):
+        raise SordinoError("groups and row_weights are for runs that plan their noise beforehand")
     if checkpoint is not None:
-        refuse_others(plan, "a checkpoint")
+        refuse_others(plan, "a checkpoint", elsewhere)
         if noise_rule is not None:
             raise SordinoError(
                 "a run with a noise rule cannot go on from a checkpoint: another answer of the rule, with "
                 "the same noise, would reveal a sum; leave the checkpoint out"
             )
-    require_one_row(plan.guarantee.unit, stated=one_row_per_person)
-    source = data if identified_by is None else identified_by
-    if not isinstance(source, Source):
-        source = Source(source, rows=plan.population.examples)
+    if groups is None:
+        require_one_row(plan.guarantee.unit, stated=one_row_per_person)
+    source: Source | None = None
+    if isinstance(identified_by, Source):
+        source = identified_by
+    elif identified_by is not None or ledger is not None:
+        source = _source(plan, data, identified_by, groups, row_weights)
     account = LedgerAccount.of(ledger, dataset, source)
-    recovery = None
+    held = HeldKey.of(checkpoint, run_key, insecure_seed)
+    key, recovery = held.key, None
+    named = held.lasts or isinstance(run_key, RunKey)
     if checkpoint is not None:
-        recovery = Recovery.at(
-            checkpoint, run_key=run_key, insecure_seed=insecure_seed, seconds=checkpoint_seconds
-        )
-    key = run_key_of(run_key, insecure_seed) if recovery is None else recovery.key
+        recovery = Recovery.at(checkpoint, key=held, seconds=checkpoint_seconds)
     watched = evaluate is not None or bool(callbacks)
     began = time.perf_counter()
     start: Callable[..., AdaptiveRun | TrainingRun] = TrainingRun
@@ -190,20 +212,25 @@ def train(
         watched=watched,
         checkpointed=recovery is not None,
         driver=driver,
+        **(
+            {"groups": groups, "row_weights": row_weights, "person_power": person_power}
+            if start is TrainingRun
+            else {}
+        ),
     )
     history: list[Mapping[str, float]] = []
     # A fresh key that is not kept never comes again, and neither does its run.
     identity: Identity | None = None
-    described = (
-        recovery is not None or run_key is not None or (account is not None and key.insecure)
-    )
+    described = recovery is not None or named or (account is not None and key.insecure)
     # Who answers other queries is not part of a run's description: such a run is never another one again.
     # Nor is what a rule does.
-    if described and not plan.others and noise_rule is None:
-        identity = describe(run, plan.hash, params, data, key)
+    if described and not asked_here and noise_rule is None:
+        identity = describe(run, plan.hash, params, _all_of(run, data), key)
+        if plan.others:
+            identity = {**identity, "source": _source_digest(source, key)}
     if recovery is not None and identity is not None:
         recovery.check(identity)
-    key.claim(identity, store=None if run_key is None else KeyStore())
+    key.claim(identity, store=KeyStore() if named else None)
     if recovery is not None and identity is not None:
         past = recovery.begin(run, identity)
         if watched:
@@ -217,7 +244,7 @@ def train(
             if recovery is not None and recovery.found is None:
                 forget(recovery.path)  # nothing was run: leave nothing behind
             raise
-    answered = answers(plan, data, key)
+    answered = answers(asked_here, data, key)
     with progress_bar(run.steps, show=progress, console=console) as advance:
         if run.done:
             advance(run.done, "")
@@ -255,29 +282,72 @@ def train(
     )
 
 
-def check_runners(plan: Plan) -> None:
+def _source(
+    plan: Plan,
+    data: PyTree,
+    identified_by: PyTree | None,
+    groups: ArrayLike | None,
+    row_weights: ArrayLike | None,
+) -> Source:
+    """What a ledger is to know the data by. The number of persons tells no number of rows."""
+    if groups is None and row_weights is None and plan.population.is_declared:
+        return Source(
+            data if identified_by is None else identified_by, rows=plan.population.examples
+        )
+    whole: PyTree = identified_by
+    if identified_by is None:
+        ids = () if groups is None else (person_ids(groups),)
+        weights = () if row_weights is None else (np.asarray(row_weights),)
+        whole = (*(data if isinstance(data, tuple) else (data,)), *ids, *weights)
+    rows = None
+    if groups is None and plan.population.is_declared:
+        rows = plan.population.examples
+    return Source(whole, rows=rows, stated=plan.population.is_declared)
+
+
+def _all_of(run: AdaptiveRun | TrainingRun, data: PyTree) -> PyTree:
+    """The data, and whose contributions are made of it in a way that it does not say itself."""
+    besides = run.besides if isinstance(run, TrainingRun) else ()
+    return (data, besides) if jax.tree.leaves(besides) else data
+
+
+def _source_digest(source: Source | None, key: RunKey) -> str:
+    """Of all that the queries were asked of that somebody else asks."""
+    if source is None:
+        raise SordinoError(
+            "a run that may be repeated must know what its other queries were asked of; give it as "
+            "identified_by"
+        )
+    return data_fingerprint((source.data, source.also), key.derive("description/source"))
+
+
+def check_runners(plan: Plan, elsewhere: Sequence[str] = ()) -> None:
     """Refuse a plan with a query that nobody here can answer."""
+    names = [query.name for query in plan.others]
+    if unknown := [name for name in elsewhere if name not in names]:
+        raise SordinoError(f"this plan asks nothing called {', '.join(map(repr, unknown))} besides")
     for query in plan.others:
-        if query.kind not in RUNNERS:
+        if query.name not in elsewhere and query.kind not in RUNNERS:
             raise SordinoError(
                 f"this plan also asks {query.name!r} of the data, and no runner for {query.kind!r} "
                 "queries is known here; add one to sordino.engine.RUNNERS"
             )
 
 
-def refuse_others(plan: Plan, what: str) -> None:
+def refuse_others(plan: Plan, what: str, elsewhere: Sequence[str] = ()) -> None:
     """Refuse a plan that asks more than training, where only that can be done."""
-    if plan.others:
-        names = ", ".join(repr(query.name) for query in plan.others)
+    others = [query.name for query in plan.others if query.name not in elsewhere]
+    if others:
+        names = ", ".join(map(repr, others))
         raise SordinoError(
             f"{what} is for a plan of training alone, and this one also asks {names}"
         )
 
 
-def answers(plan: Plan, data: PyTree, key: RunKey) -> dict[str, PyTree]:
-    """The answers to the plan's other queries, by name, in their order."""
+def answers(queries: Sequence[Query], data: PyTree, key: RunKey) -> dict[str, PyTree]:
+    """The answers to queries of a plan, by name, in their order."""
     known: dict[str, PyTree] = {}
-    for query in plan.others:
+    for query in queries:
         known[query.name] = RUNNERS[query.kind](query, data, query_key(query, key), dict(known))
     return known
 

@@ -245,14 +245,18 @@ def row_squares(X: jax.Array) -> jax.Array:
     return jax.vmap(lambda row: sum_of_squares([row]))(X)
 
 
-def to_lattice(vector: PyTree, bound: jax.Array, step: jax.Array) -> PyTree:
+def to_lattice(
+    vector: PyTree, bound: jax.Array, step: jax.Array, share: jax.Array | None = None
+) -> PyTree:
     """One example's vector (any pytree) as int32 multiples of `step`, of norm at most the bound.
 
-    Zero if any entry is not finite.
+    Zero if any entry is not finite. `share` (0 to 1) multiplies the vector after that, at one more rounding.
     """
     square = sum_of_squares(jax.tree.leaves(vector))
     norm = jnp.sqrt(jnp.maximum(square, SMALLEST_SQUARE))
     factor = jnp.where(jnp.isfinite(norm), jnp.minimum(1.0, bound / norm), 0.0)
+    if share is not None:
+        factor = factor * share
     inverse = 1.0 / step  # a power of two: exact
 
     def leaf(value: jax.Array) -> jax.Array:

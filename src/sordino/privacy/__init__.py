@@ -123,6 +123,7 @@ if TYPE_CHECKING:
     from sordino.privacy._terms import plural as plural
     from sordino.privacy._terms import rounded_up as rounded_up
     from sordino.privacy._terms import secret as secret
+    from sordino.privacy._units import person_ids as person_ids
     from sordino.privacy._units import require_one_row as require_one_row
     from sordino.privacy._values import ClippedSum as ClippedSum
     from sordino.privacy._values import NoisedSum as NoisedSum

@@ -9,11 +9,15 @@ says so; where there are ids, it is checked::
 
 from __future__ import annotations
 
-from collections.abc import Sized
+import re
+import unicodedata
+from collections.abc import Iterable, Sized
+from datetime import date
+from numbers import Number
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from sordino._base.errors import SordinoError, require_choice
 from sordino.privacy._terms import ROW, UNITS
@@ -74,3 +78,60 @@ def _ids(person_ids: ArrayLike) -> Sized:
     if np.ndim(ids) != 1:
         raise SordinoError("ids of people must be a list or one column, with one id for each row")
     return ids
+
+
+# What stands for no id, in any case of letters.
+_NO_ID = frozenset(("", "na", "n/a", "#n/a", "nan", "nat", "none", "null", "<na>", "inf", "-inf"))
+_WHOLE = re.compile(r"([+-]?)([0-9]+)(?:\.0*)?")
+
+
+def person_ids(values: ArrayLike) -> NDArray[np.object_]:
+    """The canonical id of each row's person as text (rows,), or None where there is none.
+
+    Cell by cell, so that no row's id depends on another row: text in Unicode's normal form C without white
+    space around it, and a whole number however it is written: 7, 7.0, "7" and " 7" are one person. None,
+    NaN, infinities, what is empty and what says so (NA, null) are no id, nor is anything but text, numbers
+    and dates.
+    """
+    known: dict[tuple[type, object], str | None] = {}
+    found = np.empty(len(_ids(values)), object)
+    for i, value in enumerate(_cells(values)):
+        # 7 and True are equal keys of a dict, and not the same id.
+        key = (type(value), value)
+        try:
+            found[i] = known[key]
+        except (KeyError, TypeError):
+            found[i] = one = _person_id(value)
+            if one is not None:
+                known[key] = one
+    return found
+
+
+def _cells(values: ArrayLike) -> Iterable[object]:
+    ids: Any = _ids(values)
+    if isinstance(ids, np.ndarray):
+        return ids.tolist() if ids.dtype.kind in "biufU" else list(ids)
+    return list(ids)
+
+
+def _person_id(value: object) -> str | None:
+    """One cell's id. Nothing that a cell holds is an error."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "backslashreplace")
+    if isinstance(value, np.generic) and not isinstance(value, np.datetime64):
+        value = value.item()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if not isinstance(value, str | Number | date | np.datetime64):
+        return None
+    try:
+        text = unicodedata.normalize("NFC", str(value)).strip()
+    except ValueError:  # a number of too many digits to be written
+        return None
+    if text.casefold() in _NO_ID:
+        return None
+    if whole := _WHOLE.fullmatch(text):
+        sign, digits = whole.groups()
+        digits = digits.lstrip("0") or "0"
+        return f"-{digits}" if sign == "-" and digits != "0" else digits
+    return text

@@ -42,10 +42,15 @@ if TYPE_CHECKING:
     from sordino.parts.contributions._gradient import VmapEvaluator as VmapEvaluator
     from sordino.parts.contributions._gradient import clip_pytree as clip_pytree
     from sordino.parts.contributions._linear import LinearEvaluator as LinearEvaluator
+    from sordino.parts.contributions._persons import LANES as LANES
+    from sordino.parts.contributions._persons import PersonBatch as PersonBatch
+    from sordino.parts.contributions._persons import person_terms as person_terms
+    from sordino.parts.contributions._persons import sum_of_persons as sum_of_persons
     from sordino.parts.contributions._rules import PLAIN as PLAIN
     from sordino.parts.contributions._rules import GradientRule as GradientRule
     from sordino.parts.contributions._rules import RecursiveRule as RecursiveRule
     from sordino.parts.contributions._rules import Rule as Rule
+    from sordino.parts.contributions._rules import RuleStream as RuleStream
     from sordino.parts.contributions._rules import WeightedRule as WeightedRule
     from sordino.parts.contributions._weighted import CONTRIBUTIONS as CONTRIBUTIONS
     from sordino.parts.contributions._weighted import ClipSequence as ClipSequence

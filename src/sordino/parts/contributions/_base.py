@@ -27,7 +27,8 @@ class Batch(NamedTuple):
 
     Attributes:
       data: prepared records with leading axis B.
-      present: (B,) 1 for examples, 0 for padding.
+      present: (B,) 1 for examples, 0 for padding. Between them: what an example's vector is multiplied by
+        after its clip, where rows have weights; only built-in evaluators are given such.
     """
 
     data: PyTree

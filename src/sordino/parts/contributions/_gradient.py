@@ -27,7 +27,7 @@ from sordino.parts._rounding import (
     to_lattice,
 )
 from sordino.parts.contributions._base import Batch, StepTerms
-from sordino.parts.contributions._rules import PLAIN, Rule, RuleStream
+from sordino.parts.contributions._rules import PLAIN, Rule, RuleStream, Vectors
 from sordino.privacy import ClippedSum
 
 
@@ -83,6 +83,12 @@ class VmapEvaluator(RuleStream):
         zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.clipped)
         start = ClippedSum(zero, None if self.lattice else zero)
         return jax.lax.scan(add, start, parts)[0]
+
+    def row_gradients(self, points: Vectors, data: PyTree) -> Vectors:
+        def one(example: PyTree) -> Vectors:
+            return tuple(_as_float32(jax.grad(self.loss)(point, *example)) for point in points)
+
+        return jax.vmap(one)(data)
 
     def _added(self, a: ClippedSum, b: ClippedSum) -> ClippedSum:
         return jax.tree.map(jnp.add, a, b) if self.lattice else add_sums(a, b)

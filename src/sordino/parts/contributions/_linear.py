@@ -30,7 +30,7 @@ from sordino.parts._rounding import (
     sum_margin,
 )
 from sordino.parts.contributions._base import Batch, StepTerms
-from sordino.parts.contributions._rules import PLAIN, Rule, RuleStream
+from sordino.parts.contributions._rules import PLAIN, Rule, RuleStream, Vectors
 from sordino.privacy import ClippedSum
 
 # The least number that float32 keeps all digits of.
@@ -71,10 +71,7 @@ class LinearEvaluator(RuleStream):
     ) -> ClippedSum:
         X, y, inverse_norm = batch.data
         points = self.rule.points(params, memory, step)
-        residuals = []
-        for logits in self._logits(points, X):
-            residual = self.loss.residuals(logits, y).astype(jnp.float32)
-            residuals.append(jnp.where(jnp.isfinite(residual), residual, 0.0))
+        residuals = self._residuals(points, X, y)
         channels = self.rule.combine(
             tuple(residuals),
             partial(_clip_residual, inverse_norm=inverse_norm * self._room(X, residuals[0])),
@@ -90,6 +87,21 @@ class LinearEvaluator(RuleStream):
         else:
             return clipped_sum([_product(vector, batch.present, X) for vector in channels])
         return ClippedSum(sums[0] if len(sums) == 1 else sums)
+
+    def row_gradients(self, points: Vectors, data: PyTree) -> Vectors:
+        X, y, _ = data
+        return tuple(
+            r[:, None] * X if r.ndim == 1 else r[:, :, None] * X[:, None, :]
+            for r in self._residuals(points, X, y)
+        )
+
+    def _residuals(self, points: Vectors, X: jax.Array, y: jax.Array) -> list[jax.Array]:
+        """Of each row at each point; 0 where it is not finite."""
+        residuals = []
+        for logits in self._logits(points, X):
+            residual = self.loss.residuals(logits, y).astype(jnp.float32)
+            residuals.append(jnp.where(jnp.isfinite(residual), residual, 0.0))
+        return residuals
 
     def _room(self, X: jax.Array, residual: jax.Array) -> float:
         """What share of a clip is used, so that no rounding gets beyond it (see `_rounding.py`)."""

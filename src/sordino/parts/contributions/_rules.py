@@ -57,6 +57,10 @@ class RuleStream(Evaluator):
     def remember(self, memory: PyTree, params: PyTree, step: jax.Array) -> PyTree:
         return self.rule.remember(memory, params, step)
 
+    @abstractmethod
+    def row_gradients(self, points: Vectors, data: PyTree) -> Vectors:
+        """Each row's gradient at each point, float32, with the leading axis of `data` (prepared)."""
+
 
 def _add(scale_a: ArrayLike, a: PyTree, scale_b: ArrayLike, b: PyTree) -> PyTree:
     return jax.tree.map(lambda x, y: scale_a * x + scale_b * y, a, b)
