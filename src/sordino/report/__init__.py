@@ -32,5 +32,12 @@ if TYPE_CHECKING:
     from sordino.report._run import plan_facts as plan_facts
     from sordino.report._run import tradeoff_facts as tradeoff_facts
     from sordino.report._run import write_report as write_report
+    from sordino.report._score_plots import CALIBRATION as CALIBRATION
+    from sordino.report._score_plots import ERRORS as ERRORS
+    from sordino.report._score_plots import ROC as ROC
+    from sordino.report._score_plots import EvaluationFacts as EvaluationFacts
+    from sordino.report._score_plots import ScoreCurve as ScoreCurve
+    from sordino.report._score_plots import errors_figure as errors_figure
+    from sordino.report._score_plots import scores_figure as scores_figure
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

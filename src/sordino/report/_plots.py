@@ -280,13 +280,15 @@ def name_axes(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_ylabel(y, fontsize=NORMAL, color=INK)
 
 
-def add_legend(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
+def add_legend(
+    figure: Figure, handles: Sequence[Artist], labels: Sequence[str], columns: int = 4
+) -> None:
     """One legend below all panels, where it can never cover a curve, in as many rows as it needs."""
     legend = figure.legend(
         handles,
         labels,
         loc="outside lower center",
-        ncols=min(4, len(labels)),
+        ncols=min(columns, len(labels)),
         frameon=False,
         fontsize=NORMAL,
     )

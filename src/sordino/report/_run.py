@@ -21,6 +21,7 @@ from sordino.privacy import Guarantee, rounded_up
 from sordino.report import _plots as plots
 from sordino.report._measure import MEASURED_STEPS, ScoreTable, independent_counterpart
 from sordino.report._render import render
+from sordino.report._score_plots import EvaluationFacts
 
 
 def write_report(
@@ -31,6 +32,7 @@ def write_report(
     title: str,
     history: Sequence[Mapping[str, float]] = (),
     results: ScoreTable | None = None,
+    evaluation: EvaluationFacts | None = None,
     notes: Sequence[str] = (),
     date: str = "",
 ) -> None:
@@ -40,6 +42,7 @@ def write_report(
       guarantee: what the run's release satisfies (usually ``plan.guarantee``).
       history: public metrics over the steps, as in `Result.history`.
       results: scores on public test data.
+      evaluation: noisy scores on held-out data, which `guarantee` covers.
       notes: what the reader must know about this run, one sentence each; shown at the top.
       date: when the run was made, as text; there is no clock in here.
     """
@@ -53,6 +56,7 @@ def write_report(
         notes=list(notes),
         results=results,
         results_svg="" if results is None else _results_svg(results),
+        evaluation=evaluation,
         curves=curve_facts(history),
         plan=plan_facts(plan),
         noise_svg=plots.to_svg(
