@@ -70,16 +70,18 @@ def test_the_record_says_what_the_page_lists(made: Path) -> None:
     record = json.loads((made / "guarantee.json").read_text())
     plan = Plan.load(made / "plan.json")
     assert (record["format"], record["version"]) == (FORMAT, 2)
-    assert record["mu"] == plan.guarantee.mu and record["delta"] == 1e-5 and record["lost"] == 0
+    assert (record["mu"], record["delta"], record["lost"]) == (plan.guarantee.mu, 1e-5, 0)
     assert record["epsilon"] == plan.guarantee.epsilon(1e-5)
     (part,) = record["parts"]
-    assert part["sigma"] == plan.noise_multiplier and part["mu"] == plan.guarantee.mu
+    assert (part["sigma"], part["mu"]) == (plan.noise_multiplier, plan.guarantee.mu)
     assert (part["kind"], part["side"], record["noise"]) == ("training", "training", "gaussian")
     age, work, patient = record["columns"]
-    assert age["encoding"] == {"name": "age", "low": 0, "high": 90} and age["basis"] == "declared"
-    assert "middle" in age["missing"] and "no indicator" in work["unknown"]
-    assert not patient["used"] and patient["why"] == "it says who somebody is"
-    assert record["persons"]["column"] == "patient" and "NFC" in record["persons"]["ids"]
+    assert (age["encoding"], age["basis"]) == ({"name": "age", "low": 0, "high": 90}, "declared")
+    assert "middle" in age["missing"]
+    assert "no indicator" in work["unknown"]
+    assert (patient["used"], patient["why"]) == (False, "it says who somebody is")
+    assert record["persons"]["column"] == "patient"
+    assert "NFC" in record["persons"]["ids"]
     assert record["ledger"] == {"dataset": "people", "run": "ab" * 16}
     assert set(record["sha256"]) == {path.name for path in made.iterdir()} - {"guarantee.json"}
     assert verify_pack(made) == (

@@ -59,7 +59,13 @@ def test_the_signature_has_every_parameter(cls: Any) -> None:
         assert parameters[name].default == default
     shared = set(inspect.signature(PrivateLinear).parameters)
     assert set(parameters) - shared == {OWN[cls]}
-    assert set(parameters) - set(BEFORE) == {OWN[cls], "recipe", "options", "method"}
+    assert set(parameters) - set(BEFORE) == {
+        OWN[cls],
+        "recipe",
+        "options",
+        "parts",
+        "method",
+    }
     by_place = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
     assert by_place == ["epsilon", "delta"]
     assert parameters["epochs"].annotation == "float | None"

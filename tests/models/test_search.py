@@ -166,7 +166,7 @@ def test_regression_is_scored_within_its_bounds() -> None:
 
 def test_a_search_is_one_run_of_the_ledger(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "a.ledger")
-    ledger.add_dataset("people", epsilon=3.0, delta=1e-5)
+    ledger.add_dataset("people", epsilon=3.0, delta=1e-5, marks=ledger.marks(X))
     settings = {"ledger": ledger, "dataset": "people"}
     found = searching(**settings).fit(X, Y, public=PUBLIC)
     (held,) = ledger.reservations()

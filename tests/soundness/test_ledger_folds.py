@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.feature_selection import RFECV
 from sklearn.model_selection import (
@@ -26,9 +28,10 @@ from sklearn.preprocessing import FunctionTransformer
 from typer.testing import CliRunner
 
 import sordino
-from sordino._base.errors import SordinoError
+from sordino._base.errors import PrivacyWarning, SordinoError
 from sordino.app.cli._main import app
 from sordino.engine.ledger._ledger import Ledger
+from sordino.engine.ledger._marks import Marks
 from sordino.parts._losses import Logistic
 
 N, D, FOLDS = 120, 3, 3
@@ -115,24 +118,112 @@ def test_the_way_that_works_is_named(ledger: Ledger) -> None:
     assert len(ledger.reservations()) == 1
 
 
-@pytest.mark.parametrize("examples", [N, None])
-def test_a_loop_of_ones_own(ledger: Ledger, examples: int | None) -> None:
-    """r: nobody's call stack tells of folds in a loop of one's own; their number of rows does."""
+@pytest.mark.parametrize("examples", [True, False])
+def test_a_loop_of_ones_own(ledger: Ledger, examples: bool) -> None:
+    """r: nobody's call stack tells of folds in a loop of one's own; each is charged, and pins nothing."""
     part, _ = next(KFold(FOLDS).split(X))
-    with pytest.raises(SordinoError, match="examples"):
-        clone(model(ledger, examples)).fit(X[part], Y[part])
+    with pytest.warns(PrivacyWarning, match="does not know which rows 'people' are"):
+        model(ledger, FOLD if examples else None).fit(X[part], Y[part])
     search = sordino.PrivateSearch(
-        model(None, examples), {"clip": [1.0]}, delta=1e-5, ledger=ledger, dataset="people"
+        model(None, FOLD if examples else None),
+        {"clip": [1.0]},
+        delta=1e-5,
+        ledger=ledger,
+        dataset="people",
     )
-    with pytest.raises(SordinoError, match="examples"):
-        search.fit(X[part], Y[part], public=(X[:20], Y[:20]))
-    assert ledger.reservations() == ()
-    # Once the data set is known, its rows are what tells.
-    model(ledger, N).fit(X, Y)
-    model(ledger, None).fit(X, Y)
+    search.fit(X[part], Y[part], public=(X[:20], Y[:20]))
+    assert ledger.dataset("people").fingerprint is None
+    model(ledger, N if examples else None).fit(X, Y)
+    assert len(ledger.reservations()) == 3
+    # Whoever is sure of the data says so; from then on its rows are what tells.
+    plan = sordino.plan("dp-gd", examples=N, steps=2, epsilon=0.5, delta=1e-5)
+    data = X.astype(np.float32), Y.astype(np.int32)
+    sordino.train(plan, Logistic(), np.zeros(D, np.float32), data, ledger=ledger, dataset="people")
     with pytest.raises(SordinoError, match="other data"):
         model(ledger, None).fit(X[part], Y[part])
-    assert len(ledger.reservations()) == 2
+
+
+@pytest.fixture
+def knowing(tmp_path: Path) -> Ledger:
+    """A ledger that was told its rows, as a file has them."""
+    made = Ledger.create(tmp_path / "knowing.ledger")
+    table = pd.DataFrame(X).assign(ill=Y)
+    table.to_csv(tmp_path / "people.csv", index=False)
+    command = ["ledger", "add", "people", "--epsilon", "9", "--delta", "1e-5", "--target", "ill"]
+    command += ["--data", str(tmp_path / "people.csv"), "--ledger", str(made.path)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    return made
+
+
+def test_a_part_of_known_data_is_refused_or_charged_in_full(knowing: Ledger) -> None:
+    """Page 06, 7 and 14.12: also what only overlaps; and nothing is charged by a refusal."""
+    part, rest = next(KFold(FOLDS).split(X))
+    more = np.concatenate([X[part], RNG.uniform(-1, 1, (3, D))])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what is known is not warned about
+        warnings.filterwarnings("ignore", message=".*number of rows")
+        for rows, labels in ((X[part], Y[part]), (more, np.resize(Y, len(more))), (X[:1], Y[:1])):
+            fit = model(knowing, None).set_params(classes=[0, 1])
+            with pytest.raises(SordinoError, match=r"more of 'people' than this.*PrivateSearch"):
+                fit.fit(rows, labels)
+        with pytest.raises(SordinoError, match="other data"):
+            model(knowing, None).fit(X + 1e-9, Y)
+        assert knowing.reservations() == ()
+        model(knowing, None).fit(pd.DataFrame(X), Y)
+    charged = model(knowing, None).set_params(parts="charge")
+    charged.fit(X[part], Y[part])
+    cross_validate(clone(charged), X, Y, cv=FOLDS, error_score="raise")
+    with pytest.raises(SordinoError, match="other data"):
+        clone(charged).fit(X + 1e-9, Y)
+    assert len(knowing.reservations()) == 2 + FOLDS
+    whole = charged.guarantee_
+    assert all(one.charge.epsilon(1e-5) == whole.epsilon(1e-5) for one in knowing.reservations())
+    # A part never becomes the data set.
+    assert Ledger.open(knowing.path).verify().reservations == 2 + FOLDS
+    model(knowing, None).fit(X[::-1], Y[::-1])  # the same rows, in another order
+
+
+def test_training_on_a_file_decides_which_rows_there_are(ledger: Ledger, tmp_path: Path) -> None:
+    """What the command trained on is known to Python, and a fold of it for one."""
+    table = pd.DataFrame(X, columns=["a", "b", "c"]).assign(ill=Y)
+    table.to_csv(tmp_path / "people.csv", index=False)
+    command = [
+        "train",
+        str(tmp_path / "people.csv"),
+        "--target",
+        "ill",
+        "--epsilon",
+        "1",
+        "--epochs",
+        "1",
+    ]
+    command += ["--delta", "1e-5", "--ledger", str(ledger.path)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    model(ledger, None).fit(X, Y)
+    with pytest.raises(SordinoError, match="more of 'people'"):
+        model(ledger, None).fit(X[:FOLD], Y[:FOLD])
+
+
+def test_marks_are_of_values() -> None:
+    """A table is the same in a file, a frame and an array; other cells, columns or keys are not."""
+    frame = pd.DataFrame({"a": [1, 2, 3, -0.0], "b": ["x", "7", None, "x"]})
+    text = pd.DataFrame({"a": ["1", "2.0", "3", "0"], "b": ["x", "7.0", "NA", "x"]})
+    key = b"k" * 32
+    mine = Marks.of(frame, "rows", key)
+    assert len(mine.values) == 4
+    for other in (text, frame.astype(object), frame.astype({"b": "category"}), frame[::-1]):
+        assert Marks.of(other, "rows", key).is_all_of(mine)
+    assert Marks.of(frame[["b", "a"]], "rows", key).share_in(mine) == 0
+    assert Marks.of(frame, "rows", b"l" * 32).share_in(mine) == 0
+    assert Marks.of(frame[:2], "rows", key).share_in(mine) == 1
+    assert mine.share_in(Marks.of(frame[:1], "rows", key)) == 0.25
+    array = frame["a"].to_numpy()[:, None]
+    assert Marks.of(sparse.csr_array(array), "rows", key).is_all_of(Marks.of(array, "rows", key))
+    ids = Marks.of(["7", None, "8", "7"], "persons", key)
+    assert (len(ids.values), ids.share_in(mine)) == (2, 0)
+    assert Marks.from_json(ids.to_json()).is_all_of(ids)
 
 
 def test_the_number_of_rows_is_kept_with_the_budget(tmp_path: Path) -> None:
@@ -147,7 +238,7 @@ def test_the_number_of_rows_is_kept_with_the_budget(tmp_path: Path) -> None:
         assert said.exit_code == 0, said.output
     ledger = Ledger.open(path)
     assert ledger.dataset("people").rows == N
-    with pytest.raises(SordinoError, match=f"as {N} rows, and these are {FOLD}"):
+    with pytest.raises(SordinoError, match=f"as {N} rows, and these are {FOLD}.*PrivateSearch"):
         model(ledger, FOLD).fit(X[:FOLD], Y[:FOLD])
     plan = sordino.plan("dp-gd", examples=FOLD, steps=2, epsilon=1.0, delta=1e-5)
     data = X[:FOLD].astype(np.float32), Y[:FOLD].astype(np.int32)

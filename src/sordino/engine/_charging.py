@@ -8,14 +8,17 @@ as its checkpoint and its key know it too.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino._base.errors import SordinoError
+from sordino._base.errors import PrivacyWarning, SordinoError
 from sordino._base.keys import Identity
 from sordino._base.types import PyTree
 from sordino.engine.ledger._ledger import Ledger
-from sordino.engine.ledger._records import Chargeable
+from sordino.engine.ledger._marks import ROWS, Marks
+from sordino.engine.ledger._records import REFUSE, Chargeable
 
 
 @dataclass(frozen=True)
@@ -27,14 +30,29 @@ class Source:
       also: what it may be known by as well, such as its rows without the labels: runs that predict
         something else from the same rows share their budget.
       rows: how many rows it has.
-      stated: whether that number was stated beforehand; if not, a first run does not decide which rows
-        are the data set, because these may be a fold of it.
+      pins: whether a first run on it decides which data the ledger's name stands for. A fit does not,
+        because its rows may be a fold.
+      units: its rows without the labels: what a part of it is known by.
+      persons: the canonical id of each row's person (None: nobody), if there are persons.
+      parts: "refuse" a run on a part of the data set, or "charge" it like one on all of it.
     """
 
     data: PyTree
     also: tuple[PyTree, ...] = ()
     rows: int | None = None
-    stated: bool = True
+    pins: bool = True
+    units: PyTree | None = None
+    persons: Sequence[object] | None = None
+    parts: str = REFUSE
+
+    def marks(self, ledger: Ledger, dataset: str) -> Marks | None:
+        """By what the ledger knows the data set, or would get to know it by."""
+        known = ledger.knows_marks(dataset)
+        if known is None and not self.pins:
+            return None
+        if self.persons is not None and known != ROWS:
+            return ledger.marks(self.persons, persons=True)
+        return None if self.units is None else ledger.marks(self.units)
 
 
 @dataclass(frozen=True)
@@ -46,7 +64,8 @@ class LedgerAccount:
       dataset: the data set's public name in it.
       fingerprint: the data's keyed digest; None where the data is not seen as a whole.
       also: other fingerprints that the data set may be known by.
-      rows, stated: as in `Source`.
+      marks: of its rows or persons.
+      rows, pins, parts: as in `Source`.
     """
 
     ledger: Ledger
@@ -54,7 +73,9 @@ class LedgerAccount:
     fingerprint: str | None
     also: tuple[str, ...] = ()
     rows: int | None = None
-    stated: bool = True
+    pins: bool = True
+    marks: Marks | None = None
+    parts: str = REFUSE
 
     @classmethod
     def of(
@@ -77,7 +98,10 @@ class LedgerAccount:
             opened.fingerprint(source.data),
             tuple(opened.fingerprint(part) for part in source.also),
             source.rows,
-            source.stated,
+            # A part never becomes the whole.
+            source.pins and source.parts == REFUSE,
+            source.marks(opened, dataset),
+            source.parts,
         )
 
     def charge(self, plan: Chargeable, run: str, identity: Identity | None) -> None:
@@ -93,10 +117,20 @@ class LedgerAccount:
             fingerprint=self.fingerprint,
             also=self.also,
             rows=self.rows,
-            pins=self.stated,
+            pins=self.pins,
             identity=identity,
+            marks=self.marks,
+            parts=self.parts,
         )
         self.ledger.start(run)
+        if not (self.pins or self.ledger.knows_data(self.dataset)):
+            warnings.warn(
+                f"the ledger does not know which rows {self.dataset!r} are: this run is charged to it, and "
+                "so would be one on other rows; say which they are when the data set is added (sordino "
+                "ledger add --data FILE)",
+                PrivacyWarning,
+                stacklevel=4,
+            )
 
     def close(self, run: str) -> None:
         """The run has come to its end and its result is handed out."""

@@ -90,8 +90,10 @@ class PrivateClassifier(ClassifierMixin, TableLinear):  # type: ignore[misc]
         with the same data and settings.
     ledger, dataset : path or Ledger, and str, optional
         The ledger that keeps the data set's budget, and the data set's name in it: `fit` is charged
-        before it starts, and refused where the budget does not pay for it. The first run on a data
-        set needs `examples` too, and no fit of a cross-validation is charged: use `PrivateSearch`.
+        before it starts, and refused where the budget does not pay for it. No fit of a
+        cross-validation is charged: use `PrivateSearch`.
+    parts : str
+        "refuse" a fit on a part of the ledger's data set, or "charge" it like one on all of it.
     verbose : int
         Whether to show a progress bar.
 

@@ -32,7 +32,7 @@ from sordino._base.errors import PrivacyWarning, SordinoError, require_count, sh
 from sordino._base.keys import RunKey
 from sordino._base.types import Json, PyTree
 from sordino.engine import Source, compilation_cache, train
-from sordino.engine.ledger import Ledger
+from sordino.engine.ledger import REFUSE, Ledger
 from sordino.models._cells import raw_frame
 from sordino.models._checks import Features, Labels, Rows, checked_numbers, discreetly
 from sordino.models._defaults import (
@@ -132,6 +132,7 @@ class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
     checkpoint: str | None = None
     ledger: Ledger | str | Path | None = None
     dataset: str | None = None
+    parts: str = REFUSE
     verbose: int = 0
     method: str = DEPRECATED
 
@@ -139,7 +140,7 @@ class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
         self, X: Features, y: ArrayLike, groups: ArrayLike | None = None
     ) -> tuple[Rows, RowPreparation, list[str]]:
         """`X` checked, how its rows are prepared, and what was taken from the data for it."""
-        refuse_folds(self.ledger)
+        refuse_folds(self.ledger, self.parts)
         undeclared: list[str] = []
         if y is None:
             raise SordinoError(
@@ -281,7 +282,7 @@ class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
 
     def _source(self, X: Rows, y: ArrayLike) -> Source:
         """What a ledger knows the data by."""
-        return source_of(X, y, rows=_num_samples(X), stated=self.examples is not None)
+        return source_of(X, y, rows=_num_samples(X), parts=self.parts)
 
     def _train(
         self,
@@ -535,24 +536,23 @@ _PARTS = ({"train", "test"}, {"train_idx", "val_idx"})
 _SPLITTERS = ("cv", "cv_orig")
 
 
-def source_of(X: Features, y: ArrayLike, *, rows: int, stated: bool) -> Source:
+def source_of(X: Features, y: ArrayLike, *, rows: int, parts: str = REFUSE) -> Source:
     """The data set of a fit on (X, y).
 
     A ledger knows it by its rows with their labels, or by its rows alone: what else is predicted from
     the same rows is charged to the same budget, and so ledgers of sordino 0.5.0, which knew the rows
-    alone, still know them.
+    alone, still know them. A fit decides nothing about which rows that are: it may be one of a fold.
     """
-    return Source((X, y), also=(X,), rows=rows, stated=stated)
+    return Source((X, y), also=(X,), rows=rows, pins=False, units=X, parts=parts)
 
 
-def refuse_folds(ledger: object) -> None:
+def refuse_folds(ledger: object, parts: str = REFUSE) -> None:
     """Refuse a fit that a cross-validation makes, where a ledger would be charged for it.
 
-    Every fold is a run of its own, on a part of the data set: the first one would be charged and
-    become the data set, and all others refused. Which rows a fit gets cannot show that, but who calls
-    it does.
+    Every fold is a run of its own, on a part of the data set, and each would be charged like one on all
+    of it. Where the ledger does not know which rows it has, only who calls the fit shows that.
     """
-    if ledger is None:
+    if ledger is None or parts != REFUSE:
         return
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -560,7 +560,8 @@ def refuse_folds(ledger: object) -> None:
             raise SordinoError(
                 "a cross-validation fits parts of the data, and a ledger keeps the budget of all of it: "
                 "give the ledger to sordino.PrivateSearch, which is charged once for the whole search, "
-                "or cross-validate on public data without a ledger"
+                "cross-validate on public data without a ledger, or have every fit charged in full with "
+                "parts='charge'"
             )
         frame = frame.f_back
 

@@ -7,9 +7,9 @@
     preprocessing.json, evaluation.json   released numbers, if any were asked for
     guarantee.json   the record of all this
 
-The record has one spelling: the SHA-256 of every other file, one of itself without that field, and the bytes
-that `json.dumps` makes of it. `verify_pack` computes all that follows from the other files anew, the guarantee
-from plan.json alone (page 06, 8). Records of version 1 (up to 0.7) are checked as they always were.
+The record has one spelling: the SHA-256 of every other file, one of itself without that field, and the
+bytes that `json.dumps` makes of it. `verify_pack` computes all that follows from the other files anew, the
+guarantee from plan.json alone (page 06, 8). Records of version 1 (up to 0.7) are checked as they were.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ ID_RULE = (
     "rows without an id count for nothing"
 )
 _TOLERANCE = 1e-9
+# Whose data a query asks, where it does not say.
+TRAINING = "training"
 # What a record of version 1 has, and no other.
 _FIRST = {"sentence", "epsilon", "delta", "guarantee", "notes", "plan", "sordino", "date", FIELD}
 
@@ -152,7 +154,7 @@ class PackFacts:
         return [*used, *named.values()]
 
 
-def pack_facts(model: PrivateLinear, **about: Any) -> PackFacts:
+def pack_facts(model: Any, **about: Any) -> PackFacts:
     """The facts of a fitted estimator: what it has as attributes, and `about` the rest."""
     if not isinstance(getattr(model, "plan_", None), Plan):
         raise SordinoError(
@@ -223,7 +225,7 @@ def statement(plan: Plan, guarantee: Guarantee) -> Json:
         "epsilon": None if at is None else _number(guarantee.epsilon(at)),
         "delta": at,
         "mu": _number(guarantee.mu),
-        "lost": getattr(guarantee, "lost", 0.0),
+        "lost": max(side.lost for side in (guarantee.own, *guarantee.sides)),
         "unit": guarantee.unit,
         "adjacency": guarantee.adjacency,
         "guarantee": guarantee.to_json(),
@@ -239,12 +241,11 @@ def _part(query: Any, whole: Guarantee) -> Json:
     own: Guarantee = query.guarantee(
         adjacency=whole.adjacency, unit=whole.unit, delta_hint=whole.delta_hint
     )
-    sides = [own.mu, *(side.gaussian_mu for side in getattr(own, "sides", ()))]
     return {
         "name": query.name,
         "kind": query.kind,
-        "side": getattr(query, "side", "training"),
-        "mu": _number(max(sides)),
+        "side": getattr(query, "side", TRAINING),
+        "mu": _number(own.mu),
         "sigma": float(getattr(query, "sigma", getattr(query, "noise_multiplier", 0.0))),
     }
 

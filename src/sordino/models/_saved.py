@@ -21,7 +21,6 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -35,13 +34,12 @@ from sordino.models._schema import Schema, parse_bounds, parse_values
 
 if TYPE_CHECKING:
     from sordino.models._estimators import PrivateClassifier, PrivateRegressor
-    from sordino.models._linear import PrivateLinear
 
 # Models of tables with an intercept are written as they always were.
 FORMAT, GENERAL = "sordino-model 1", "sordino-model 2"
 
 
-def model_bytes(model: PrivateLinear | SimpleNamespace, target: str) -> bytes:
+def model_bytes(model: Any, target: str) -> bytes:
     """The file for a fitted estimator, or what has its attributes."""
     schema: Schema | None = model.schema_
     prepare = getattr(model, "_preparation", None) or RowPreparation(schema)

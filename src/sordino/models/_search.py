@@ -503,10 +503,9 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         if self.ledger is None:
             return None
         own = clone(self.estimator)
-        stated = own.get_params().get("examples") is not None
         if hasattr(own, "_describe"):
             X, _, _ = own._describe(X, y)
-        return source_of(X, y, rows=_num_samples(X), stated=stated)
+        return source_of(X, y, rows=_num_samples(X))
 
     def _best(self) -> BaseEstimator:
         check_is_fitted(self, "best_estimator_")

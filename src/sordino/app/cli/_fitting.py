@@ -43,7 +43,7 @@ class _OfTable:
 
     def _source(self, X: Sized, y: object) -> Source:
         # All of a file is the data set: how many rows that is need not be public for it.
-        return Source(X if self.frame is None else self.frame, rows=len(X))
+        return Source(X if self.frame is None else self.frame, rows=len(X), units=X)
 
 
 class _Classifier(_OfTable, PrivateClassifier):

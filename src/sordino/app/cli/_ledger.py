@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from sordino import planning, privacy
+from sordino import models, planning, privacy
 from sordino._base.errors import SordinoError
 from sordino._base.types import Json
 from sordino.app.cli._console import new_table, out, say
@@ -57,11 +57,29 @@ def add(
     rows: Annotated[
         int | None, typer.Option(help="How many rows it has, if public; other runs are refused.")
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The table: runs on other data are refused, parts of it are recognised."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="The column of --data that models predict.")
+    ] = None,
     ledger: _File = None,
     who: _Who = None,
 ) -> None:
-    """Give a data set a budget. It cannot be changed later; the first run pins the data."""
-    built = _opened(ledger).add_dataset(
+    """Give a data set a budget. It cannot be changed later.
+
+    Without --data, the first `sordino train` on a file decides which data the name stands for.
+    """
+    book = _opened(ledger)
+    known: Json = {}
+    if data is not None:
+        frame = models.read_table(data)
+        features = frame if target is None else frame.drop(columns=[target], errors="ignore")
+        known = {"fingerprint": book.fingerprint(frame), "marks": book.marks(features)}
+    elif target is not None:
+        raise SordinoError("--target is a column of --data; give --data too")
+    built = book.add_dataset(
         name,
         epsilon=epsilon,
         delta=delta,
@@ -70,6 +88,7 @@ def add(
         unit=unit,
         rows=rows,
         who=who,
+        **known,
     )
     say(f"{built.name}: {built.describe()}")
 

@@ -49,10 +49,14 @@ from sordino.engine.ledger._chain import (
 )
 from sordino.engine.ledger._composition import Allowance, ComposedCost, Headroom, what_fits
 from sordino.engine.ledger._database import File, create_file
+from sordino.engine.ledger._marks import PERSONS, ROWS, Marks
 from sordino.engine.ledger._records import (
     CANCELLED,
+    CHARGE,
     CREATED,
     DATASET,
+    KNOWN,
+    REFUSE,
     RELEASED,
     RESERVED,
     RUNNING,
@@ -188,6 +192,21 @@ class Ledger:
         """The keyed digest of `data` under which this ledger knows it; nothing of it is kept."""
         return fingerprints.data_fingerprint(data, self._derived("fingerprint"))
 
+    def marks(self, units: PyTree, *, persons: bool = False) -> Marks:
+        """Keyed hashes of rows, or of persons by their canonical ids: what a part is known by."""
+        return Marks.of(units, PERSONS if persons else ROWS, self._derived("marks"))
+
+    def knows_marks(self, dataset: str) -> str | None:
+        """Whether the ledger knows a data set's rows or persons one by one, and which of the two."""
+        with self._reading() as (_, book):
+            known = book.marks(dataset)
+        return None if known is None else known.by
+
+    def knows_data(self, dataset: str) -> bool:
+        """Whether anything decided which data the name stands for."""
+        with self._reading() as (_, book):
+            return bool(book.prints(dataset)) or book.marks(dataset) is not None
+
     def _derived(self, use: str) -> bytes:
         return hashlib.blake2b(use.encode(), key=self._key, digest_size=32).digest()
 
@@ -281,6 +300,7 @@ class Ledger:
         unit: str = "example",
         fingerprint: str | None = None,
         rows: int | None = None,
+        marks: Marks | None = None,
         who: str | None = None,
     ) -> Dataset:
         """Give a data set a budget: (epsilon, delta), or mu of mu-GDP. It cannot be changed later.
@@ -289,6 +309,8 @@ class Ledger:
           name: public; must not say anything about the data that others may not know.
           fingerprint: from `Ledger.fingerprint`; without it, the first run's data is the data set.
           rows: how many rows it has, where that is public: runs on any other number are refused.
+          marks: from `Ledger.marks`: data with the same rows or persons are the data set, however they
+            are stored, and a part of them is known for one.
         """
         _check_name("the name of a data set", name)
         built = Dataset(
@@ -316,6 +338,8 @@ class Ledger:
             if built.rows is None:
                 del facts["rows"]  # as in the entries of sordino 0.5.0
             append(DATASET, who, {"dataset": facts.pop("name"), **facts})
+            if marks is not None:
+                append(KNOWN, who, {"dataset": name, **marks.to_json()})
         return built
 
     def reserve(
@@ -329,6 +353,8 @@ class Ledger:
         rows: int | None = None,
         pins: bool = True,
         identity: Identity | None = None,
+        marks: Marks | None = None,
+        parts: str = REFUSE,
         who: str | None = None,
     ) -> Reservation:
         """Charge a planned run to a data set's budget, or raise and change nothing.
@@ -344,8 +370,8 @@ class Ledger:
             whole, and the name is all there is to go by.
           also: other fingerprints the data set may be known by; one that is equal is enough.
           rows: how many rows the run uses, if the data set is to be checked for that.
-          pins: whether a first run may decide which data the name stands for: only where the number
-            of rows was stated beforehand, or a fold of the data could.
+          pins: whether a first run decides which data the name stands for; if not, it is charged to
+            the name, whatever its data: they may be a fold.
           identity: everything that decides the release, as keyed digests by name; None where that
             cannot be said, and the run is then never the same as another.
           who: by default user@host.
@@ -362,6 +388,8 @@ class Ledger:
             rows=rows,
             pins=pins,
             identity=None if identity is None else self._sealed(identity),
+            marks=marks,
+            parts=require_choice("parts", parts, (REFUSE, CHARGE)),
         )
         # Once before the file is locked: a long composition is then known, and others need not wait.
         with self._reading() as (_, book):
@@ -371,6 +399,7 @@ class Ledger:
             held = asked.held(book)
             if held is not None:
                 return held
+            first = pins and not book.prints(dataset) and book.marks(dataset) is None
             if fits := asked.fits(book):
                 body = append(RESERVED, who, asked.facts())
                 link.execute(
@@ -388,6 +417,8 @@ class Ledger:
                         body["at"],
                     ),
                 )
+                if first and marks is not None:
+                    append(KNOWN, who, {"dataset": dataset, "run": run, **marks.to_json()})
         if fits:
             return self._book.reservation(run)
         with self._reading() as (_, book):  # somebody else was quicker

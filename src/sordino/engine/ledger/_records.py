@@ -24,6 +24,7 @@ from sordino.engine.ledger._composition import (
     restated,
     what_fits,
 )
+from sordino.engine.ledger._marks import Marks
 from sordino.privacy import rounded_up
 
 RESERVED, RUNNING, SPENT, RELEASED, CANCELLED = (
@@ -40,7 +41,9 @@ STATES = {
     RELEASED: "charged, the results were handed out",
     CANCELLED: "not charged: given back before any record was read",
 }
-CREATED, DATASET = "created", "dataset"
+CREATED, DATASET, KNOWN = "created", "dataset", "known"
+# What may be asked of a run on a part of a data set: to refuse it, or to charge it like one on all of it.
+REFUSE, CHARGE = "refuse", "charge"
 # What a run's state may become; anything else is refused.
 _NEXT = {RESERVED: (RUNNING, CANCELLED), RUNNING: (SPENT,), SPENT: (RELEASED,)}
 
@@ -89,6 +92,7 @@ class Reservation:
       also: other fingerprints that the run's data is known by: of the rows without their labels.
       identity: everything that decides the release, as digests that only the ledger's key can make;
         None where the run did not say (as in sordino 0.5.0): no other run is ever the same one.
+      pins: whether its data became the data set, being the first: not those of an estimator's fit.
     """
 
     run: str
@@ -103,6 +107,7 @@ class Reservation:
     at: str
     also: tuple[str, ...] = ()
     identity: Identity | None = None
+    pins: bool = True
 
     @property
     def is_charged(self) -> bool:
@@ -155,6 +160,8 @@ class LedgerState:
     """What the entries add up to. Grows only by `add`, one verified entry after the other."""
 
     datasets: dict[str, Dataset] = field(default_factory=dict)
+    # What is in a data set, and the run that said so, if one did.
+    known: dict[str, tuple[str | None, Marks]] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
     entries: list[LedgerEntry] = field(default_factory=list)
     seals: list[bytes] = field(default_factory=list)
@@ -166,6 +173,10 @@ class LedgerState:
     def add(self, body: Json, seal: bytes) -> None:
         """Take in one more entry, which is known to be the ledger's own."""
         facts = dict(body)
+        if facts["what"] == KNOWN:
+            marks = Marks.from_json(facts)
+            self.known[facts["dataset"]] = (facts.get("run"), marks)
+            facts["marks"] = len(marks.values)
         entry = LedgerEntry(
             self.count + 1, facts.pop("what"), facts.pop("who"), facts.pop("at"), facts
         )
@@ -195,6 +206,7 @@ class LedgerState:
                 at=entry.at,
                 also=tuple(facts.get("also", ())),
                 identity=facts.get("identity"),
+                pins=facts.get("pins", True),
             )
         elif entry.what in STATES:
             held = self.reservations[facts["run"]]
@@ -210,15 +222,26 @@ class LedgerState:
         known = self.datasets[name]
         if known.fingerprint is not None:
             return known
-        seen = (held.fingerprint for held in self.charged(name) if held.fingerprint is not None)
-        return replace(known, fingerprint=next(seen, None))
+        first = self._pinning(name)
+        return replace(known, fingerprint=None if first is None else first.fingerprint)
 
     def prints(self, name: str) -> frozenset[str]:
         """The fingerprints that a data set is known by; none as long as nothing has pinned it."""
         given = self.datasets[name].fingerprint
         if given is not None:
             return frozenset([given])
-        return next((held.prints for held in self.charged(name) if held.prints), frozenset())
+        first = self._pinning(name)
+        return frozenset() if first is None else first.prints
+
+    def marks(self, name: str) -> Marks | None:
+        """The rows or persons of a data set one by one, where they are known."""
+        run, found = self.known.get(name, (None, None))
+        return found if run is None or self.reservations[run].is_charged else None
+
+    def _pinning(self, name: str) -> Reservation | None:
+        """The run whose data became the data set: the first one that could decide it."""
+        held = (one for one in self.charged(name) if one.prints and one.pins)
+        return next(held, None)
 
     def reservation(self, run: str) -> Reservation:
         if run not in self.reservations:
@@ -283,6 +306,8 @@ class ChargeRequest:
     rows: int | None = None
     pins: bool = True
     identity: Identity | None = None
+    marks: Marks | None = None
+    parts: str = REFUSE
 
     @classmethod
     def of(
@@ -312,6 +337,8 @@ class ChargeRequest:
             facts["also"] = list(self.also)
         if self.identity is not None:
             facts["identity"] = dict(self.identity)
+        if not self.pins:
+            facts["pins"] = False
         return facts
 
     @property
@@ -352,25 +379,32 @@ class ChargeRequest:
     def fits(self, book: LedgerState) -> bool:
         """Whether everything reserved and this run together are within the budget."""
         owner = book.dataset(self.dataset)
-        if owner.rows is not None and self.rows not in (None, owner.rows):
-            raise SordinoError(
-                f"the ledger knows {self.dataset!r} as {owner.rows:,} rows, and these are "
-                f"{self.rows:,}: a part of a data set, such as a fold, is not the data set"
-            )
-        # Who sees the data only piece by piece has no fingerprint, and goes by the name alone.
-        if self.prints:
-            known = book.prints(self.dataset)
-            if known and not known & self.prints:
-                raise other_data(self.dataset)
-            if not known and owner.rows is None and not self.pins:
-                raise SordinoError(
-                    f"the first run on {self.dataset!r} decides which rows the ledger knows by that "
-                    "name, so say how many there are: with examples=, or with rows= when the data set "
-                    "is added"
-                )
+        self._check_data(book)
         charge = restated(self.guarantee, owner.adjacency, owner.unit)
         charges = [one.charge for one in book.charged(self.dataset)]
         return ComposedCost.of([*charges, charge]).within(owner.allowance)
+
+    def _check_data(self, book: LedgerState) -> None:
+        """Refuse other data than the data set's, and a part of it that was not asked to be charged."""
+        owner, known = book.dataset(self.dataset), book.prints(self.dataset)
+        if owner.rows is not None and self.rows not in (None, owner.rows) and self.parts == REFUSE:
+            raise SordinoError(
+                f"the ledger knows {self.dataset!r} as {owner.rows:,} rows, and these are "
+                f"{self.rows:,}: {_PART}"
+            )
+        # Who sees the data only piece by piece has no fingerprint, and goes by the name alone.
+        if not self.prints or known & self.prints:
+            return
+        there, own = book.marks(self.dataset), self.marks
+        if there is not None and own is not None and own.by == there.by:
+            if own.is_all_of(there):
+                return
+            if not own.share_in(there):
+                raise other_data(self.dataset)
+            if self.parts == REFUSE:
+                raise SordinoError(f"the ledger knows more of {self.dataset!r} than this: {_PART}")
+        elif known:
+            raise other_data(self.dataset)
 
     def exceeded(self, book: LedgerState) -> BudgetExceeded:
         """The refusal, with what would still fit."""
@@ -396,6 +430,13 @@ class ChargeRequest:
             f"{fits.describe()}{more}",
             fits,
         )
+
+
+_PART = (
+    "a part of a data set, such as a fold, is not the data set; to choose settings use "
+    "sordino.PrivateSearch, which is charged once for the whole search, or have each part charged in full "
+    "with parts='charge'"
+)
 
 
 def other_data(dataset: str) -> SordinoError:
