@@ -189,7 +189,7 @@ class TableLinear(PrivateLinear):  # type: ignore[misc]
     ) -> Source:
         """What a ledger, and a run that goes on, know a raw table by."""
         more = tuple(part for part in (groups, weights) if part is not None and not isinstance(part, str))
-        return Source((X, y, *more), also=(X,), rows=rows, stated=self.examples is not None)
+        return Source((X, y, *more), also=(X,), rows=rows, pins=False, units=X, parts=self.parts)
 
     def _on_plan(self, built: Plan) -> None:
         """Told of a raw table's plan before any record is read."""
