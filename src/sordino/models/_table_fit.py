@@ -104,7 +104,9 @@ class TableLinear(PrivateLinear):  # type: ignore[misc]
             )
         refuse_folds(self.ledger)
         unit = self._unit(groups)
-        require_one_row(unit, stated=bool(self.one_row_per_person), person_ids=table.ids)
+        if table.ids is None or self.one_row_per_person:
+            stated = bool(self.one_row_per_person)
+            require_one_row(unit, stated=stated, person_ids=table.ids, rows=table.rows)
         open_count = bool(self.evaluate) or facts.persons is None
         adjacency = self.adjacency or (
             Adjacency.ADD_REMOVE.value if open_count else Adjacency.ZERO_OUT.value
