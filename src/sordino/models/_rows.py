@@ -58,6 +58,17 @@ class RowPreparation:
     constant: float = 1.0
 
     @classmethod
+    def for_schema(cls, schema: Schema, intercept: bool = True) -> RowPreparation:
+        """Of a table; where a release found its columns, rows are divided by their own norms."""
+        constant = UNSCALED_CONSTANT if schema.reads_cells else 1.0
+        return cls(schema=schema, intercept=intercept, constant=constant)
+
+    @property
+    def own_norm(self) -> bool:
+        """Whether each row is divided by its own norm before it gets its constant."""
+        return self.bounds is None if self.schema is None else self.schema.reads_cells
+
+    @classmethod
     def for_array(cls, bounds: NDArray[np.float64] | None, intercept: bool) -> RowPreparation:
         """Of an array whose columns have these public bounds, or are of unknown scale."""
         constant = UNSCALED_CONSTANT if bounds is None else 1.0
@@ -65,12 +76,14 @@ class RowPreparation:
 
     def radius(self, features: int) -> float:
         """The public length that rows of this many raw features are divided by."""
-        if self.schema is not None:
+        if self.own_norm:
+            square = 1.0
+        elif self.schema is not None:
             # A number spread evenly over [-1, 1] has mean square 1/3; one indicator is 1.
             parts = (1 / 3 if isinstance(c, Numeric) else 1.0 for c in self.schema.columns)
             square = sum(parts)
         else:
-            square = 1.0 if self.bounds is None else features / 3
+            square = features / 3
         return math.sqrt(square + self.intercept * self.constant**2)
 
     def width(self, X: Rows) -> int:
@@ -109,22 +122,34 @@ class RowPreparation:
             scaled = np.column_stack([scaled, np.atleast_1d(intercept) / self.constant])
         return np.asarray(scaled * self.radius(features))
 
-    def _prepare(self, X: Rows) -> NDArray[np.float64]:
+    def _prepare(self, X: Rows) -> NDArray[np.float64] | Array:
+        if self.schema is not None and self.own_norm:
+            return self._prepare_found(self.schema.encode(X))
         if self.schema is not None:
             rows = self.schema.encode(X).astype(np.float64)
         else:
             rows = np.asarray(
                 X.toarray() if isinstance(X, sparse.sparray | sparse.spmatrix) else X, np.float64
             )
-            if self.bounds is None:
-                rows = _normalized(rows)
-            else:
+            if self.bounds is not None:
                 low, high = self.bounds
                 rows = np.clip((rows - (low / 2 + high / 2)) * (2 / (high - low)), -1.0, 1.0)
+            else:
+                rows = _normalized(rows)
         if self.intercept:
             rows = np.concatenate([rows, np.full((len(rows), 1), self.constant)], axis=1)
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
         return np.asarray(rows / np.maximum(norms, self.radius(X.shape[1])))
+
+    def _prepare_found(self, encoded: Array) -> Array:
+        """The same for features in [-1, 1], of which there may be very many: none is copied in double."""
+        radius = self.radius(encoded.shape[1])
+        lengths = np.sqrt(np.einsum("ij,ij->i", encoded, encoded, dtype=np.float64)) * radius
+        encoded *= (1 / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)[:, None]
+        if not self.intercept:
+            return encoded
+        constant = np.full((len(encoded), 1), self.constant / radius, np.float32)
+        return np.concatenate([encoded, constant], axis=1)
 
 
 def check_dense_size(X: Rows) -> None:

@@ -19,7 +19,7 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,7 +42,7 @@ FORMAT, GENERAL = "sordino-model 1", "sordino-model 2"
 def model_bytes(model: Any, target: str) -> bytes:
     """The file for a fitted estimator, or what has its attributes."""
     schema: Schema | None = model.schema_
-    prepare = getattr(model, "_preparation", None) or RowPreparation(schema)
+    prepare = getattr(model, "_preparation", None) or _usual(schema)
     rows = _rows_json(prepare)
     general = schema is None or bool(rows)
     arrays: dict[str, Labels] = {
@@ -196,7 +196,7 @@ def _model(arrays: _Arrays) -> PrivateClassifier | PrivateRegressor:
     width = columns if schema is None else schema.width
     if intercept.shape != wanted or coef.shape != (*wanted, width):
         raise ValueError("its weights do not fit its schema")
-    preparation = RowPreparation(schema, **(_rows(arrays, columns) if general else {}))
+    preparation = replace(_usual(schema), **(_rows(arrays, columns) if general else {}))
     if not math.isclose(arrays.number("radius"), preparation.radius(columns)):
         raise ValueError("its radius does not fit its schema")
     model.coef_, model.intercept_ = coef, intercept
@@ -214,9 +214,13 @@ def _model(arrays: _Arrays) -> PrivateClassifier | PrivateRegressor:
     return model
 
 
+def _usual(schema: Schema | None) -> RowPreparation:
+    return RowPreparation() if schema is None else RowPreparation.for_schema(schema)
+
+
 def _rows_json(prepare: RowPreparation) -> Json:
     """How rows are made, besides by the schema: what differs from the usual."""
-    usual = RowPreparation()
+    usual = _usual(prepare.schema)
     own = {field.name: getattr(prepare, field.name) for field in fields(prepare)}
     return {
         name: np.asarray(value).tolist()

@@ -25,9 +25,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino._base.errors import SordinoError, nearest, one_line, require_count, shown
+from sordino._base.errors import (
+    SordinoError,
+    nearest,
+    one_line,
+    require_choice,
+    require_count,
+    shown,
+)
 from sordino._base.types import Json
+from sordino.models._cells import Cells, RawTable
 from sordino.models._checks import checked_numbers, discreetly
+from sordino.models._kinds import Found, found_from_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,12 +63,20 @@ class Numeric:
 
     def encode(self, series: pd.Series) -> NDArray[np.float32]:
         """``[low, high] -> [-1, 1]``, missing values -> 0; shape (rows, 1)."""
-        values = numbers_of(self.name, series)
+        return self._scaled(numbers_of(self.name, series))
+
+    def _scaled(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
         middle, half = self.low / 2 + self.high / 2, (self.high - self.low) / 2
         # Silently: a number so large that it overflows here is moved to the edge as well.
         with np.errstate(all="ignore"):
             scaled = np.clip((values - middle) / half, -1.0, 1.0)
             return np.nan_to_num(scaled, nan=0.0).astype(np.float32)[:, None]
+
+    def encode_cells(self, cells: Cells) -> NDArray[np.float32]:
+        """The same for cells: what is no number (True and False are) counts as missing."""
+        values = np.full(cells.rows, np.nan) if cells.numbers is None else cells.numbers
+        flags = cells.positions((False, True)) if cells.codes is not None else -1
+        return self._scaled(np.where((flags >= 0) & np.isnan(values), flags, values))
 
     def to_json(self) -> Json:
         return {"name": self.name, "low": self.low, "high": self.high}
@@ -106,6 +123,13 @@ class Categorical:
             "{what} holds something that is neither text nor a number; convert it, or drop the column",
         )
         codes = np.where(series.isna().to_numpy(), -1, codes)
+        return self._hot(codes)
+
+    def encode_cells(self, cells: Cells) -> NDArray[np.float32]:
+        """The same for cells."""
+        return self._hot(cells.positions(self.values))
+
+    def _hot(self, codes: NDArray[np.int64]) -> NDArray[np.float32]:
         hot: NDArray[np.bool_] = codes[:, None] == np.arange(len(self.values))
         return hot.astype(np.float32)
 
@@ -113,7 +137,7 @@ class Categorical:
         return {"name": self.name, "values": list(self.values)}
 
 
-Column = Numeric | Categorical
+Column = Numeric | Categorical | Found
 
 
 def parse_bounds(what: str, bounds: Any) -> tuple[float, float]:
@@ -179,8 +203,17 @@ def numbers_of(name: str, series: pd.Series) -> NDArray[np.float64]:
 
 
 FORMAT = "sordino-schema"
-FORMAT_VERSION = 1
-_SCHEMA_FIELDS = ("columns", "target", "classes", "target_bounds", "examples")
+# The second knows columns that a release found, and how cells are read.
+FORMAT_VERSION = 2
+_SCHEMA_FIELDS = (
+    "columns",
+    "target",
+    "classes",
+    "target_bounds",
+    "examples",
+    "decimal",
+    "date_formats",
+)
 
 
 @dataclass(frozen=True)
@@ -193,6 +226,8 @@ class Schema:
       classes: the possible labels, for classification.
       target_bounds: the range of the target, for regression.
       examples: the number of rows, where it is public.
+      decimal: the decimal mark of numbers that are text.
+      date_formats: pairs of a column and how its dates are written, where not in ISO 8601.
     """
 
     columns: tuple[Column, ...]
@@ -200,6 +235,8 @@ class Schema:
     classes: tuple[Value, ...] | None = None
     target_bounds: tuple[float, float] | None = None
     examples: int | None = None
+    decimal: str = "."
+    date_formats: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
@@ -227,6 +264,26 @@ class Schema:
             object.__setattr__(self, "target_bounds", bounds)
         if self.examples is not None:
             object.__setattr__(self, "examples", require_count("examples", self.examples))
+        require_choice("decimal", self.decimal, (".", ","))
+        formats = tuple((name, written) for name, written in self.date_formats)
+        if not all(isinstance(part, str) for pair in formats for part in pair):
+            raise SordinoError("date_formats are pairs of a column's name and a format")
+        object.__setattr__(self, "date_formats", formats)
+
+    @property
+    def reads_cells(self) -> bool:
+        """Whether tables are read cell by cell: where a column was found, or cells are declared."""
+        found = any(not isinstance(column, Numeric | Categorical) for column in self.columns)
+        return found or self.decimal != "." or bool(self.date_formats)
+
+    def raw(self, frame: pd.DataFrame) -> RawTable:
+        """A table whose cells are read as this schema says."""
+        values = dict(self.categories)
+        if self.target is not None and self.classes is not None:
+            values[self.target] = self.classes
+        return RawTable(
+            frame, decimal=self.decimal, date_formats=dict(self.date_formats), values=values
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -258,10 +315,23 @@ class Schema:
 
         Numeric columns are clipped to their bounds and mapped to [-1, 1], missing ones become 0
         (the middle); categorical ones become indicators, all zero where missing or unknown.
-        Columns that the schema does not describe are left out.
+        Columns that the schema does not describe are left out. With columns that a release found, all
+        are read cell by cell, and no cell is an error.
         """
         self.check_columns(frame)
-        parts = [column.encode(frame[column.name]) for column in self.columns]
+        if self.reads_cells:
+            return self.encode_cells(self.raw(frame[list(self.names)]))
+        declared = [column for column in self.columns if isinstance(column, Numeric | Categorical)]
+        return np.concatenate([column.encode(frame[column.name]) for column in declared], axis=1)
+
+    def encode_cells(self, table: Mapping[str, Cells]) -> NDArray[np.float32]:
+        """The same from cells; no cell is an error."""
+        parts = [
+            column.encode_cells(table[column.name])
+            if isinstance(column, Numeric | Categorical)
+            else column.encode(table[column.name])
+            for column in self.columns
+        ]
         return np.concatenate(parts, axis=1)
 
     def split(self, frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
@@ -289,14 +359,18 @@ class Schema:
 
     def to_json(self) -> Json:
         """Plain, versioned data."""
+        cells: Json = {} if self.decimal == "." else {"decimal": self.decimal}
+        if self.date_formats:
+            cells["date_formats"] = dict(self.date_formats)
         return {
             "format": FORMAT,
-            "version": FORMAT_VERSION,
+            "version": FORMAT_VERSION if self.reads_cells else 1,
             "columns": [column.to_json() for column in self.columns],
             "target": self.target,
             "classes": None if self.classes is None else list(self.classes),
             "target_bounds": None if self.target_bounds is None else list(self.target_bounds),
             "examples": self.examples,
+            **cells,
         }
 
     @classmethod
@@ -309,10 +383,10 @@ class Schema:
         if not isinstance(data, Mapping) or data.get("format", FORMAT) != FORMAT:
             raise SordinoError("this is not a schema: it must be a table with the field 'columns'")
         fields = {key: value for key, value in data.items() if key not in ("format", "version")}
-        if data.get("version", FORMAT_VERSION) != FORMAT_VERSION:
+        if data.get("version", FORMAT_VERSION) not in (1, FORMAT_VERSION):
             raise SordinoError(
-                f"this schema has format version {shown(data['version'])}; version {FORMAT_VERSION} is "
-                "known here"
+                f"this schema has format version {shown(data['version'])}; version 1 and "
+                f"{FORMAT_VERSION} are known here"
             )
         for key in fields:
             if key not in _SCHEMA_FIELDS:
@@ -327,6 +401,10 @@ class Schema:
             ]
         if not isinstance(columns, list):
             raise SordinoError("a schema needs the field 'columns': a list, or a table by name")
+        formats = fields.pop("date_formats", {})
+        if not isinstance(formats, Mapping):
+            raise SordinoError("date_formats of a schema are a table of formats by column")
+        fields["date_formats"] = tuple(formats.items())
         target = fields.get("target")
         if target is not None and not isinstance(target, str):
             raise SordinoError(f"target must be a column's name, got {shown(target)}")
@@ -376,6 +454,8 @@ def _column(body: object) -> Column:
         raise SordinoError(
             "every column of a schema needs a 'name', and 'low' and 'high' or 'values'"
         )
+    if "kind" in body:
+        return found_from_json(dict(body))
     keys = set(body)
     if keys == {"name", "low", "high"}:
         return Numeric(**body)

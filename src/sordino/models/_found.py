@@ -1,0 +1,298 @@
+"""Columns that a table's release found, and the features that they become (page 06, sections 3.3 to 4).
+
+    schema, facts = found_schema(answer, names, mu_train=.25)      # a `Schema`, and a line for each column
+    classes, counts = found_classes(answer)                        # of the target; or found_bounds(answer)
+
+All of it is post-processing of noisy numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+
+from sordino._base.errors import SordinoError, require_choice, require_count
+from sordino._base.types import Json
+from sordino.models._cells import Array
+from sordino.models._kinds import (
+    Found,
+    FoundCategorical,
+    FoundDates,
+    OneHotBins,
+    Scaled,
+    Spline,
+)
+from sordino.models._release import (
+    DATES,
+    DECLARED,
+    NUMBERS,
+    TEXT,
+    UNKNOWN,
+    ColumnAnswer,
+    TableAnswer,
+    date_edges,
+    number_edges,
+    total_error,
+)
+from sordino.models._schema import Categorical, Column, Numeric, Schema, Value
+
+FEATURES = ("auto", "linear", "spline", "onehot")
+BINS = 8
+# "auto": below this signal for each feature, few features are better than many (page 06, 4.4).
+_RICH = 60.0
+# Bins hold at least so many sigma; so many, or one person in 200, are beyond the ends of a scale.
+_LEAST, _END_SHARE = 6.0, 1 / 200
+# A number is a class if its cell holds so many sigma; all of them together most of the numbers.
+_CLASS, _MOST_CLASSES, _OF_ALL = 10.0, 20, 0.9
+_LIKE_AN_ID = re.compile(r"(.*[_\W])?(id|uuid|guid|email|e-mail|phone)", re.IGNORECASE)
+
+
+def denoised(counts: Array) -> Array:
+    """Running sums of noisy counts, made to increase (isotonic regression), from 0 (cells + 1,)."""
+    return np.concatenate([[0.0], np.maximum(isotonic_regression(np.cumsum(counts)).x, 0.0)])
+
+
+@dataclass(frozen=True)
+class Bins:
+    """A column in bins of about equal weight.
+
+    Attributes:
+      cuts: where one bin ends and the next begins; the first and the last are open.
+      low, high: beyond each of them is about one person in 200, or as many as the noise hides.
+    """
+
+    cuts: tuple[float, ...]
+    low: float
+    high: float
+
+    @property
+    def knots(self) -> tuple[float, ...]:
+        """The cuts, and the ends where they are beyond them; at least two."""
+        if len(self.cuts) < 2 and self.low < self.high:
+            return tuple(sorted({self.low, *self.cuts, self.high}))
+        ends = {self.low} if self.low < self.cuts[0] else set()
+        return tuple(
+            sorted({*self.cuts, *ends} | ({self.high} if self.high > self.cuts[-1] else set()))
+        )
+
+
+def cut(counts: Array, edges: Array, sigma: float, bins: int) -> Bins:
+    """Bins of a column by the noisy weights of its cells.
+
+    Cells heavier than ``max(n / bins, 6 sigma)`` are bins of their own, atoms. What lies between two of
+    them, or beyond them, is cut into pieces of equal weight, each of at least
+    ``max(rest / (bins - atoms), 6 sigma)``.
+    """
+    sums = denoised(counts)
+    total, weights, least = sums[-1], np.diff(sums), _LEAST * sigma
+    atoms = np.flatnonzero(weights > max(total / bins, least))
+    size = max((total - weights[atoms].sum()) / max(1, bins - len(atoms)), least)
+    places: set[int] = set()
+    outer = []
+    for first, last in zip([0, *(atoms + 1)], [*atoms, len(counts)], strict=True):
+        held = sums[last] - sums[first]
+        pieces = int(held // size) or int(held >= least)
+        marks = sums[first] + held * np.arange(1, pieces) / max(1, pieces)
+        inner = np.searchsorted(sums, marks, side="left")
+        places |= {int(place) for place in inner if first < place < last}
+        outer.append(pieces > 0)
+    if len(atoms):
+        places |= {int(atom) for atom in atoms[not outer[0] :]}
+        places |= {int(atom) + 1 for atom in atoms[: len(atoms) - (not outer[-1])]}
+    end = max(_END_SHARE * total, least)
+    low = int(np.searchsorted(sums, end, side="right")) - 1
+    high = int(np.searchsorted(sums, total - end, side="left"))
+    if low >= high:
+        low, high = 0, len(counts)
+    return Bins(tuple(edges[sorted(places)].tolist()), float(edges[low]), float(edges[high]))
+
+
+@dataclass(frozen=True)
+class ColumnFact:
+    """What became of one column of a table, for whoever answers for the model.
+
+    Attributes:
+      used: whether it has features.
+      why: it is used, or not, in a few words.
+      source: "declared" or "found".
+      what: what is used of it: the column as a schema has it, or nothing.
+      hint: what a look at its name or at the noisy numbers suggests.
+    """
+
+    name: str
+    used: bool
+    why: str
+    source: str
+    what: Json | None = None
+    hint: str = ""
+
+    def to_json(self) -> Json:
+        return {name: value for name, value in vars(self).items() if value not in (None, "")}
+
+
+def found_schema(
+    answer: TableAnswer,
+    names: Sequence[str],
+    *,
+    features: str = "auto",
+    bins: int = BINS,
+    mu_train: float | None = None,
+    declared: Mapping[str, Numeric | Categorical] | None = None,
+    target: Mapping[str, object] | None = None,
+    decimal: str = ".",
+    date_formats: Mapping[str, str] | None = None,
+) -> tuple[Schema, list[ColumnFact]]:
+    """The schema of the columns `names`, declared or found, and a fact about each of them.
+
+    Args:
+      features: "spline" (hat functions on the bins' edges), "onehot" (an indicator for each bin),
+        "linear" (the bin's number), or "auto": linear where ``persons mu_train / (features of spline)``
+        is below 60.
+      bins: about how many for each column of numbers.
+      mu_train: of training alone; "auto" needs it.
+      declared: columns that are public; they are taken as they are.
+      target: fields of the schema that say what is predicted, such as target and classes.
+      decimal, date_formats: how cells were read; the schema keeps it for tables to predict.
+    """
+    require_choice("features", features, FEATURES)
+    bins = require_count("bins", bins, minimum=2)
+    declared = declared or {}
+
+    def made(way: str) -> list[Column | None]:
+        return [
+            declared[name] if name in declared else _found(answer, answer[name], way, bins)
+            for name in names
+        ]
+
+    if features == "auto":
+        if mu_train is None:
+            raise SordinoError(
+                "features='auto' needs mu_train, the part of the budget for training"
+            )
+        columns = made("spline")
+        width = sum(len(column.feature_names) for column in columns if column is not None)
+        if answer.persons * mu_train < _RICH * width:
+            columns = made("linear")
+    else:
+        columns = made(features)
+    facts = [
+        _fact(name, column, name in declared, answer)
+        for name, column in zip(names, columns, strict=True)
+    ]
+    used = tuple(column for column in columns if column is not None)
+    if not used:
+        raise SordinoError(
+            "the noisy weights show no column that can be used: each is too rare, or has no value that "
+            "enough people share; declare columns, or spend more on preprocessing"
+        )
+    formats = tuple(sorted((date_formats or {}).items()))
+    schema = Schema(used, decimal=decimal, date_formats=formats)
+    return replace(schema, **dict(target or {})), facts  # type: ignore[arg-type]
+
+
+def _found(answer: TableAnswer, column: ColumnAnswer, features: str, bins: int) -> Found | None:
+    if column.kind == TEXT:
+        return FoundCategorical(column.name, tuple(str(value) for value, _ in column.values))
+    if column.kind not in (NUMBERS, DATES):
+        return None
+    cells, days = bins_of(answer, column, bins), column.kind == DATES
+    if features == "linear":
+        return Scaled(column.name, cells.cuts, days)
+    if features == "onehot":
+        found: Spline | OneHotBins = OneHotBins(column.name, cells.cuts, days)
+    else:
+        found = Spline(column.name, cells.knots, days)
+    return FoundDates(found) if days else found
+
+
+def bins_of(answer: TableAnswer, column: ColumnAnswer, bins: int = BINS) -> Bins:
+    """`cut` of a column of numbers or dates."""
+    assert column.counts is not None
+    edges = number_edges() if column.kind == NUMBERS else date_edges()
+    return cut(column.counts, edges, answer.sigma, bins)
+
+
+def _fact(name: str, column: Column | None, is_declared: bool, answer: TableAnswer) -> ColumnFact:
+    hint = "its name looks like that of an id" if _LIKE_AN_ID.fullmatch(name) else ""
+    if is_declared:
+        assert column is not None
+        return ColumnFact(
+            name, True, "its description is public", "declared", column.to_json(), hint
+        )
+    if column is None:
+        why = (
+            f"no text reached the threshold of {answer.threshold:.4g} persons, and too few cells are "
+            "numbers or dates"
+        )
+        return ColumnFact(name, False, why, "found", None, hint)
+    kind = {TEXT: "text", NUMBERS: "numbers", DATES: "dates"}[answer[name].kind]
+    return ColumnFact(name, True, f"its noisy weights show {kind}", "found", column.to_json(), hint)
+
+
+# The target.
+
+
+def found_task(answer: TableAnswer) -> str:
+    """ "classes" where the target is text, declared values, or a few whole numbers; else "regression"."""
+    column = _target(answer)
+    if column.kind in (TEXT, DECLARED) or len(_whole_numbers(answer, column)) >= 2:
+        return "classes"
+    return "regression"
+
+
+def found_classes(answer: TableAnswer) -> tuple[tuple[Value, ...], Array]:
+    """The classes of the target and their noisy weights, which may be negative where declared."""
+    column = _target(answer)
+    pairs = column.values or tuple(_whole_numbers(answer, column).items())
+    if len(pairs) < 2:
+        raise SordinoError(
+            "the noisy weights of the target show fewer than two classes; declare the classes, or spend "
+            "more on preprocessing"
+        )
+    return tuple(value for value, _ in pairs), np.array([weight for _, weight in pairs])
+
+
+def found_bounds(answer: TableAnswer) -> tuple[float, float]:
+    """Bounds of a target of numbers: about one person in 200 is beyond each of them."""
+    column = _target(answer)
+    if column.kind != NUMBERS:
+        raise SordinoError(
+            "the noisy weights of the target show no column of numbers; declare target_bounds"
+        )
+    bins = bins_of(answer, column)
+    return bins.low, bins.high
+
+
+def _target(answer: TableAnswer) -> ColumnAnswer:
+    if answer.target is None:
+        raise SordinoError("the release had no target column")
+    column = answer[answer.target]
+    if column.kind == UNKNOWN:
+        raise SordinoError(
+            "the noisy weights of the target show neither numbers nor a text that enough people share; "
+            "declare the target, or spend more on preprocessing"
+        )
+    return column
+
+
+def _whole_numbers(answer: TableAnswer, column: ColumnAnswer) -> dict[int, float]:
+    """Whole numbers alone in heavy cells, if these are most of a column of numbers."""
+    if column.kind != NUMBERS or column.counts is None:
+        return {}
+    heavy = np.flatnonzero(column.counts > _CLASS * answer.sigma)
+    edges = number_edges()
+    whole = {}
+    for cell in heavy:
+        low, high = edges[cell], edges[cell + 1]
+        number = math.ceil(low) if low >= 0 else math.floor(high)
+        number = 0 if low < 0 < high else number
+        # A cell that is closed at the side of 0 holds this one, and not the next.
+        if low <= number <= high and high - low <= 1:
+            whole[int(number)] = float(column.counts[cell])
+    most = _OF_ALL * column.numbers - 2 * answer.sigma * total_error(len(column.counts))
+    return whole if len(whole) <= _MOST_CLASSES and math.fsum(whole.values()) >= most else {}
