@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from sordino import Plan, PrivateClassifier, PrivateRegressor, SordinoError
 from sordino.app.cli import _train
 from sordino.app.cli._main import app
-from sordino.models._pack import FORMAT, ColumnUse, verify_pack
+from sordino.models._found import ColumnFact
+from sordino.models._pack import FORMAT, verify_pack
 from sordino.models._saved import load_model
 
 N = 120
@@ -50,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder,
         notes=["Ein Hinweis mit Umlauten: Ärztin."],
         date="2026-01-31",
-        columns=[ColumnUse("patient", False, "it says who somebody is")],
+        columns=[ColumnFact("patient", False, "it says who somebody is", "declared")],
         person_column="patient",
         power=0.5,
         class_weights={"0": 0.5, "1": 1.0},
@@ -76,7 +77,7 @@ def test_the_record_says_what_the_page_lists(made: Path) -> None:
     assert (part["sigma"], part["mu"]) == (plan.noise_multiplier, plan.guarantee.mu)
     assert (part["kind"], part["side"], record["noise"]) == ("training", "training", "gaussian")
     age, work, patient = record["columns"]
-    assert (age["encoding"], age["basis"]) == ({"name": "age", "low": 0, "high": 90}, "declared")
+    assert (age["encoding"], age["source"]) == ({"name": "age", "low": 0, "high": 90}, "declared")
     assert "middle" in age["missing"]
     assert "no indicator" in work["unknown"]
     assert (patient["used"], patient["why"]) == (False, "it says who somebody is")
@@ -264,7 +265,7 @@ def test_undeclared_columns_are_said_to_be_outside(tmp_path: Path) -> None:
     ]
     assert CliRunner().invoke(app, command).exit_code == 0
     record = json.loads((tmp_path / "t-sordino" / "guarantee.json").read_text())
-    assert all("NOT COVERED" in column["basis"] for column in record["columns"])
+    assert all("NOT COVERED" in column["source"] for column in record["columns"])
     verify_pack(tmp_path / "t-sordino")
 
 

@@ -158,7 +158,7 @@ def knowing(tmp_path: Path) -> Ledger:
 
 def test_a_part_of_known_data_is_refused_or_charged_in_full(knowing: Ledger) -> None:
     """Page 06, 7 and 14.12: also what only overlaps; and nothing is charged by a refusal."""
-    part, rest = next(KFold(FOLDS).split(X))
+    part, _ = next(KFold(FOLDS).split(X))
     more = np.concatenate([X[part], RNG.uniform(-1, 1, (3, D))])
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # what is known is not warned about

@@ -9,7 +9,7 @@ as its checkpoint and its key know it too.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +42,7 @@ class Source:
     rows: int | None = None
     pins: bool = True
     units: PyTree | None = None
-    persons: Sequence[object] | None = None
+    persons: Iterable[object] | None = None
     parts: str = REFUSE
 
     def marks(self, ledger: Ledger, dataset: str) -> Marks | None:

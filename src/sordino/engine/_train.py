@@ -295,14 +295,15 @@ def _source(
             data if identified_by is None else identified_by, rows=plan.population.examples
         )
     whole: PyTree = identified_by
+    people = None if groups is None else person_ids(groups)
     if identified_by is None:
-        ids = () if groups is None else (person_ids(groups),)
+        ids = () if people is None else (people,)
         weights = () if row_weights is None else (np.asarray(row_weights),)
         whole = (*(data if isinstance(data, tuple) else (data,)), *ids, *weights)
     rows = None
     if groups is None and plan.population.is_declared:
         rows = plan.population.examples
-    return Source(whole, rows=rows, stated=plan.population.is_declared)
+    return Source(whole, rows=rows, pins=plan.population.is_declared, persons=people)
 
 
 def _all_of(run: AdaptiveRun | TrainingRun, data: PyTree) -> PyTree:

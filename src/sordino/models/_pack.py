@@ -43,6 +43,8 @@ from sordino.models._folder import (
     SCHEMA,
     staged_folder,
 )
+from sordino.models._found import ColumnFact
+from sordino.models._kinds import FoundCategorical, FoundDates
 from sordino.models._saved import (
     FIELD,
     digest,
@@ -76,43 +78,33 @@ TRAINING = "training"
 _FIRST = {"sentence", "epsilon", "delta", "guarantee", "notes", "plan", "sordino", "date", FIELD}
 
 
-@dataclass(frozen=True)
-class ColumnUse:
-    """What became of a column of the table.
-
-    Attributes:
-      basis: `DECLARED`, `FOUND` or `TAKEN`; None for a column that is ignored.
-      why: it is used or ignored, in words.
-    """
-
-    name: str
-    used: bool
-    why: str
-    basis: str | None = None
-
-    def to_json(self, schema: Schema | None) -> Json:
-        """With how the column is encoded and its rules, where the schema has it."""
-        facts: Json = {"name": self.name, "used": self.used, "why": self.why, "basis": self.basis}
-        return {**facts, **encoding(self.name, schema)}
+def column_json(fact: ColumnFact, schema: Schema | None) -> Json:
+    """A column as the record has it, with its encoding and its rules where it is used."""
+    facts: Json = {"name": fact.name, "used": fact.used, "why": fact.why, "source": fact.source}
+    if fact.hint:
+        facts["hint"] = fact.hint
+    return facts | (encoding(fact.name, schema) if fact.used else {})
 
 
 def encoding(name: str, schema: Schema | None) -> Json:
     """How a used column becomes features: its description, and what missing and unknown cells are."""
     for column in () if schema is None else schema.columns:
         if column.name == name:
-            missing, unknown = cell_rules(column)
+            missing, unknown = _rules(column)
             return {"encoding": column.to_json(), "missing": missing, "unknown": unknown}
     return {}
 
 
-def cell_rules(column: Column) -> tuple[str, str]:
-    """What missing cells and unknown values of a column become, in words."""
+def _rules(column: Column) -> tuple[str, str]:
+    """What missing cells, and cells of another kind or value, become."""
     if isinstance(column, Numeric):
-        return "0, the middle of the bounds", "values beyond the bounds become the nearer bound"
+        return "0, the middle of the bounds", "numbers beyond the bounds become the nearer bound"
     if isinstance(column, Categorical):
         return "no indicator is set", "no indicator is set"
-    rules: tuple[str, str] = column.cell_rules
-    return rules
+    if isinstance(column, FoundCategorical):
+        return "an indicator of its own", "the indicator 'other'"
+    kind = "dates" if isinstance(column, FoundDates) or column.of_days else "numbers"
+    return "a flag of its own", f"cells that are no {kind} count as missing"
 
 
 @dataclass(frozen=True)
@@ -121,7 +113,7 @@ class PackFacts:
 
     Attributes:
       model: fitted; its `plan_`, `guarantee_`, `schema_` and `history_` are the run's.
-      columns: every column of the table; those of the schema that are not named are of `basis`.
+      columns: of the table, used or ignored; those of the schema that are not named have this `source`.
       person_column, power: whose column of ids, and the alpha of ``n_p^-alpha``; None where rows are
         the unit.
       class_weights: the weight of each class, if they have any.
@@ -136,8 +128,8 @@ class PackFacts:
     notes: Sequence[str] = ()
     results: ScoreTable | None = None
     date: str = ""
-    basis: str = DECLARED
-    columns: Sequence[ColumnUse] = ()
+    source: str = DECLARED
+    columns: Sequence[ColumnFact] = ()
     person_column: str | None = None
     power: float | None = None
     class_weights: Mapping[str, float] | None = None
@@ -145,12 +137,12 @@ class PackFacts:
     evaluation: Json | None = None
     ledger: tuple[str, str] | None = None
 
-    def all_columns(self) -> list[ColumnUse]:
+    def all_columns(self) -> list[ColumnFact]:
         """In the schema's order, then those that it does not have."""
-        schema, named = self.model.schema_, {use.name: use for use in self.columns}
+        schema, named = self.model.schema_, {fact.name: fact for fact in self.columns}
         names = () if schema is None else schema.names
         why = "a column of the schema"
-        used = [named.pop(name, ColumnUse(name, True, why, self.basis)) for name in names]
+        used = [named.pop(name, ColumnFact(name, True, why, self.source)) for name in names]
         return [*used, *named.values()]
 
 
@@ -197,7 +189,7 @@ def write_pack(folder: Path, facts: PackFacts) -> None:
         else {"column": facts.person_column, "alpha": facts.power, "ids": ID_RULE},
         "target": facts.target,
         "features": int(model.n_features_in_) if schema is None else len(schema.names),
-        "columns": [use.to_json(schema) for use in facts.all_columns()],
+        "columns": [column_json(fact, schema) for fact in facts.all_columns()],
         "class_weights": None if facts.class_weights is None else dict(facts.class_weights),
         "notes": list(facts.notes),
         "ledger": None

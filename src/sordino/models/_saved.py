@@ -42,7 +42,7 @@ FORMAT, GENERAL = "sordino-model 1", "sordino-model 2"
 def model_bytes(model: Any, target: str) -> bytes:
     """The file for a fitted estimator, or what has its attributes."""
     schema: Schema | None = model.schema_
-    prepare = getattr(model, "_preparation", None) or RowPreparation(schema)
+    prepare = getattr(model, "_preparation", None) or _usual(schema)
     rows = _rows_json(prepare)
     general = schema is None or bool(rows)
     arrays: dict[str, Labels] = {
@@ -212,6 +212,10 @@ def _model(arrays: _Arrays) -> PrivateClassifier | PrivateRegressor:
             raise ValueError("its names are not those of its columns")
         model.feature_names_in_ = names.astype(object)
     return model
+
+
+def _usual(schema: Schema | None) -> RowPreparation:
+    return RowPreparation() if schema is None else RowPreparation.for_schema(schema)
 
 
 def _rows_json(prepare: RowPreparation) -> Json:
