@@ -151,6 +151,46 @@ def test_what_does_not_go_with_a_filter_is_refused(tmp_path: Path) -> None:
     assert Plan.from_json(plan.to_json()) == plan
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"recipe": "dp-sgd", "sampling": "poisson"},
+        {"recipe": "dp-sgd", "sampling": "without-replacement", "adjacency": "replace-one"},
+        {"recipe": "dp-sgd", "sampling": "without-replacement", "batch_size": 1000},
+        {"recipe": "dp-nesterov", "sampling": "poisson"},
+        {"recipe": "dp-srm", "sampling": "cyclic-poisson"},
+        {"recipe": "dp-memf", "sampling": "cyclic-poisson"},
+        {"recipe": "dp-memf", "sampling": "fixed", "mechanism": "blt"},
+    ],
+)
+def test_a_filter_gets_no_credit_for_secret_batches(asked: dict[str, Any]) -> None:
+    """A rule spends all of mu^2 on one step, whatever the plan's equal steps would be worth in secret.
+
+    Before: dp-sgd on Poisson batches stated (0.116, 1e-6) for epsilon 8, and one step with a tenth of the
+    noise, which the filter allowed, cost 2.79.
+    """
+    if asked.get("batch_size") == 1000:
+        asked = {**asked, "adjacency": "replace-one"}
+    options = {"examples": 1000, "batch_size": 20, "steps": 100, "epsilon": 8.0, "delta": 1e-6}
+    with pytest.raises(SordinoError, match="all examples; use recipe 'dp-gd'"):
+        sordino.plan(**{**options, **asked}, schedule="filter")
+
+
+def test_a_filter_is_not_written_into_a_plan_of_secret_batches() -> None:
+    plan = sordino.plan(
+        "dp-sgd",
+        examples=1000,
+        batch_size=20,
+        steps=100,
+        epsilon=1.0,
+        delta=1e-6,
+        sampling="poisson",
+    )
+    edited = plan.to_json() | {"schedule": {"kind": "filter", "mu": 100.0}}
+    with pytest.raises(SordinoError, match="all examples; use recipe 'dp-gd'"):
+        Plan.from_json(edited)
+
+
 def test_a_run_with_a_rule_is_never_another_one_again() -> None:
     """The same key with another rule would show the same noise in two sizes."""
     key = RunKey.fresh()

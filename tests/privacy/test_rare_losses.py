@@ -13,7 +13,12 @@ from scipy.special import ndtr
 from sordino.privacy import _accountant as accountant
 from sordino.privacy import _rare_losses as rare
 from sordino.privacy._accountant import delta_of, epsilon_of
-from sordino.privacy._amplification import SampledRelease, calibrate_noise, composed_epsilon
+from sordino.privacy._amplification import (
+    SampledRelease,
+    calibrate_noise,
+    composed_delta,
+    composed_epsilon,
+)
 from sordino.privacy._loss_laws import Level, tails
 
 from .test_accountant import exact_delta
@@ -170,3 +175,18 @@ def test_calibration_ends_whatever_the_quick_look_says(monkeypatch):
     found = calibrate_noise(release, 1.0, 1e-6)
     assert math.isfinite(found)
     assert genuine((release(found),), 1e-6) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("pair", "s", "rate", "steps"),
+    [
+        (("without-replacement", "replace-one"), 0.21, 5.6e-6, 2),
+        (("poisson", "add-remove"), 0.11, 1.9e-6, 37),
+    ],
+)
+def test_without_a_loss_to_cut_at_there_is_still_an_answer(pair, s, rate, steps):
+    """An IndexError before: where the cut would be below all losses, nothing is rare."""
+    part = SampledRelease(s, 1.0, rate, steps, *pair)
+    reached = rate * math.erf(0.5 / part.level.width / math.sqrt(2))  # total variation of one step
+    assert reached * (1 - 1e-9) <= composed_delta((part,), 0.0) <= rate * steps * (1 + 1e-9)
+    assert accountant._jumps(part.level, 0.01, 1e-6) is None

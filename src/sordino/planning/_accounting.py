@@ -137,8 +137,23 @@ def guarantee_of(
             delta_hint=delta_hint,
             **stated,
         )
+<<<<<<< HEAD
     # A unit's rows add up in the same step, at worst.
     effective = noise / FLOAT32_MARGIN / rows_of(population)
+=======
+    if isinstance(schedule, FilteredBudget) and (
+        population.is_secret
+        or not population.is_full_batch
+        or not isinstance(mechanism, Independent)
+        or distance
+    ):
+        # A filter pays for each step as if every example were in it: no credit for secret batches.
+        raise SordinoError(
+            "schedule 'filter' pays step by step for Gaussian noise on all examples; use recipe "
+            "'dp-gd', or another schedule"
+        )
+    effective = noise / FLOAT32_MARGIN
+>>>>>>> referee9
     amplified = _amplified(effective, population, mechanism, schedule, adjacency)
     if amplified is not None:
         return Guarantee(
@@ -152,11 +167,6 @@ def guarantee_of(
     shift = run_sensitivity(population, mechanism, schedule)
     kappa = Adjacency(adjacency).factor
     if isinstance(schedule, FilteredBudget):
-        if not (population.is_full_batch and isinstance(mechanism, Independent)) or distance:
-            raise SordinoError(
-                "schedule 'filter' pays step by step for Gaussian noise on all examples; use recipe "
-                "'dp-gd', or another schedule"
-            )
         return Guarantee.gaussian(
             # The filter's, and that of a run without a rule: equal in plans that nobody changed.
             max(schedule.mu, kappa * shift.value / effective),

@@ -512,7 +512,7 @@ def _epsilon_one_way(
 def _jumps(level: Level, delta: float, epsilon: float) -> tuple[Jumps, float] | None:
     """The bound by rare losses for about this epsilon, and its backlash; None where it is of no use."""
     c = least_rare_loss(level, delta)
-    if level.steps < 2 or not c < epsilon:
+    if level.steps < 2 or not 0 < c < epsilon:
         return None
     # Losses far below h are on its ends by chance: the spread that this adds must not be seen.
     spread = (1e-3 * epsilon) ** 2 / (2 * level.steps * level.rate)
