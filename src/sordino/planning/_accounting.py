@@ -137,10 +137,6 @@ def guarantee_of(
             delta_hint=delta_hint,
             **stated,
         )
-<<<<<<< HEAD
-    # A unit's rows add up in the same step, at worst.
-    effective = noise / FLOAT32_MARGIN / rows_of(population)
-=======
     if isinstance(schedule, FilteredBudget) and (
         population.is_secret
         or not population.is_full_batch
@@ -152,8 +148,8 @@ def guarantee_of(
             "schedule 'filter' pays step by step for Gaussian noise on all examples; use recipe "
             "'dp-gd', or another schedule"
         )
-    effective = noise / FLOAT32_MARGIN
->>>>>>> referee9
+    # A unit's rows add up in the same step, at worst.
+    effective = noise / FLOAT32_MARGIN / rows_of(population)
     amplified = _amplified(effective, population, mechanism, schedule, adjacency)
     if amplified is not None:
         return Guarantee(
