@@ -147,11 +147,11 @@ def cases() -> Iterator[tuple[str, Callable[[], Value]]]:
         if name != "dp-agd":
             yield f"session/{name}", lambda plan=plan: stepped(plan, network, WEIGHTS)
         for sampling in spec.samplings:
-            p = planned(name, **{**more, "sampling": sampling})
-            yield f"sampling/{name}/{sampling}", lambda p=p: run(p)
+            given = {**more, "sampling": sampling}
+            yield f"sampling/{name}/{sampling}", lambda n=name, g=given: run(planned(n, **g))
         for mechanism in spec.mechanisms[1:]:
-            p = planned(name, **{**more, "mechanism": mechanism})
-            yield f"mechanism/{name}/{mechanism}", lambda p=p: run(p)
+            given = {**more, "mechanism": mechanism}
+            yield f"mechanism/{name}/{mechanism}", lambda n=name, g=given: run(planned(n, **g))
         if spec.private and name not in ("dp-nsgd-sr", "dp-agd"):
             p = planned(name, noise="discrete", **more)
             yield f"discrete/{name}", lambda p=p: run(p)

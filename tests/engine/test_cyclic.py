@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import sordino
 from sordino import Logistic, SordinoError
 from sordino._base.keys import RunKey
+from sordino.engine._checkpoint import MAGIC, TAG_BYTES
 from sordino.parts.sampling import _kinds as batches
 from sordino.parts.sampling._kinds import BLOCK, group_rate, groups_of
 from sordino.parts.sampling._population import Population
@@ -178,6 +180,39 @@ def test_a_run_that_is_taken_up_again_is_the_same_run(tmp_path: Path) -> None:
         rows = session.next_rows()
         session.step((X[rows], y[rows]))
     assert np.allclose(session.params, whole.params, rtol=1e-5, atol=1e-6)
+
+
+def test_no_realised_size_is_in_a_checkpoint(tmp_path: Path) -> None:
+    """Neither as a number of its header, nor as a shape: both are those of the plan and the model alone."""
+    made, start = plan(bands=4, adjacency="add-remove"), np.zeros(3, np.float32)
+    headers, sizes = [], []
+    for seed in (0, 1):
+        key, file = RunKey.from_insecure_seed(seed), tmp_path / f"run{seed}"
+
+        def stop(snapshot: sordino.Snapshot) -> None:
+            if snapshot.step >= 20:
+                raise StoppedError
+
+        with pytest.raises(StoppedError):
+            sordino.train(
+                made, Logistic(), start, data(), callbacks=[stop], run_key=key,
+                checkpoint=file, checkpoint_seconds=0.0,
+            )  # fmt: skip
+        raw = file.read_bytes()
+        begin = len(MAGIC) + 8
+        length = int.from_bytes(raw[len(MAGIC) : begin], "little")
+        headers.append(json.loads(raw[begin : begin + length]))
+        _, mask = made.population.batches(key, 0, made.population.steps)
+        sizes.append([int(row.sum()) for row in mask])
+        assert len(raw) == begin + length + sum(
+            np.dtype(kind).itemsize * int(np.prod(shape)) for kind, shape in headers[-1]["arrays"]
+        ) + TAG_BYTES  # fmt: skip
+    assert sizes[0] != sizes[1]
+    secret = {"run", "description"}  # an identity, and keyed digests
+    known = [{k: v for k, v in header.items() if k not in secret} for header in headers]
+    assert known[0] == known[1]
+    assert set(known[0]) == {"sordino", "step", "steps", "arrays", "history"}
+    assert all(len(value) == 32 for header in headers for value in header["description"].values())
 
 
 @pytest.mark.parametrize("form", ["anchor-free", "anchored"])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -235,6 +238,37 @@ def test_calibration(rate, steps, epsilon, delta, known):
     assert 0.9998 * epsilon <= composed_epsilon((release(found),), delta) <= epsilon
 
 
+@pytest.mark.slow
+def test_memory_of_calibration():
+    """All of them in a process of their own: less than 300 MB beyond what imports take."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("the peak of a process is read from /proc")
+    code = """if True:
+        import sordino
+        from tests.privacy.test_accountant import CALIBRATED
+        from sordino.privacy._amplification import SampledRelease, calibrate_noise
+        def peak():
+            lines = open("/proc/self/status").read().splitlines()
+            return int(next(one for one in lines if one.startswith("VmHWM")).split()[1]) / 1e3
+        facts = dict(epsilon=1.0, delta=1e-6, sampling="poisson")
+        sordino.plan("dp-sgd", examples=1000, batch_size=10, steps=10, **facts)
+        before = peak()
+        for rate, steps, epsilon, delta, _ in CALIBRATED:
+            calibrate_noise(
+                lambda std: SampledRelease(std, 1.0, rate, steps, "poisson", "add-remove"), epsilon, delta
+            )
+        print(peak() - before)
+    """
+    root = str(Path(__file__).parents[2])
+    path = os.pathsep.join([root, str(Path(sordino.__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert float(done.stdout) < 300
+
+
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     rate=st.floats(-5, 0).map(lambda x: 10**x),
@@ -362,6 +396,21 @@ def test_one_step_in_closed_form(s, rate, epsilon):
         if true > 1e-13:
             found = delta_of((Level(s, rate, 1, pair),), epsilon)
             assert true * (1 - 1e-9) <= found <= true * (1 + 3e-3), pair
+
+
+@pytest.mark.parametrize("epsilon", [0.02, 0.5, 2.0])
+@pytest.mark.parametrize(("s", "rate"), [(1.0, 0.1), (0.6, 0.02), (3.0, 0.5)])
+def test_one_step_in_closed_form_gives_back_its_epsilon(s, rate, epsilon):
+    """To 1e-4, for all three pairs."""
+    for pair, profile in (
+        ("remove", lambda e: poisson_delta(e, s, rate, "add-remove")),
+        ("replace", lambda e: poisson_delta(e, s, rate, "replace-one")),
+        ("exchange", lambda e: without_replacement_delta(e, s / 2, rate)),
+    ):
+        delta = float(profile(epsilon)[0])
+        if delta > 1e-13:
+            found = epsilon_of((Level(s, rate, 1, pair),), delta)
+            assert epsilon * (1 - 1e-9) <= found <= epsilon * (1 + 1e-4), pair
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])

@@ -17,12 +17,14 @@ from sordino.engine.ledger._composition import restated
 from sordino.parts.mechanisms import fit_mechanism
 from sordino.parts.mechanisms._toeplitz import Banded
 from sordino.parts.mechanisms._workloads import Workload
-from sordino.parts.sampling._kinds import group_rate
+from sordino.parts.sampling._kinds import group_rate, groups_of
 from sordino.parts.sampling._population import Population
 from sordino.privacy import FixedBatches
 from sordino.privacy._accountant import delta_of, epsilon_of
 from sordino.privacy._amplification import GROUPED, POISSON, SampledRelease
 from sordino.privacy._loss_laws import Level
+
+from .test_accountant import on_the_lattice
 
 Array = NDArray[np.float64]
 A9A = {"examples": 32561, "batch_size": 500, "epochs": 10, "epsilon": 1.0, "delta": 1e-6}
@@ -51,7 +53,7 @@ def test_as_many_groups_as_batches_leaves_a_gaussian_mechanism() -> None:
     (part,) = made.guarantee.sampled
     assert part.rate == 1.0
     assert part.steps == 6
-    lattice = epsilon_of((part.level,), 1e-6)
+    lattice = on_the_lattice((part.level,), 1e-6)  # not the minimum with the exact value itself
     exact = sordino.privacy.epsilon_from_mu(math.sqrt(6) * part.contribution / part.noise_std, 1e-6)
     assert exact <= lattice <= exact * (1 + 1e-4)
 
@@ -85,16 +87,31 @@ def test_columns_that_overlap_leak_more(
         made.with_training(mechanism=wide).verify()
 
 
+def engine_bits(population: Population, group: int, steps: int) -> Array:
+    """Inclusion of the members of a group, `steps` steps of the engine at a time (runs, steps // cycle)."""
+    cycle = population.cycle or 1
+    rows, starts = groups_of(population, None)
+    indices, mask = population.batches(RunKey.from_insecure_seed(5), 0, population.steps)
+    there = np.zeros((population.steps, population.examples))
+    at, column = np.nonzero(mask)
+    there[at, indices[at, column]] = 1
+    own = there.reshape(-1, steps, population.examples)[:, group::cycle]
+    return np.concatenate([own[:, :, i] for i in rows[starts[group] : starts[group + 1]]])
+
+
 @pytest.mark.parametrize("group", [0, 1])
 def test_adaptive_runs_cost_what_is_stated(group: int) -> None:
-    """All eight inclusion patterns of three cycles, the matrix of the mechanism's own rows, 4e5 draws.
+    """All eight inclusion patterns of three cycles: the matrix of the mechanism's own rows, and who is in a
+    step as the engine draws it, 4e5 times.
 
     The adversary sees everything released so far and answers in kind. delta(1/2) and delta(1) stay within
     five standard errors of three composed steps, from below.
     """
-    T, b, p, s = 6, 2, 0.3, 1.2
-    population = Population(10, 3, T, "cyclic-poisson", cycle=b)
-    assert group_rate(population) == pytest.approx(0.6)  # the engine's; here p is the page's
+    T, b, p, s, runs = 6, 2, 0.3, 1.2, 400_000
+    population = Population(20, 3, T * (runs // 10), "cyclic-poisson", cycle=b)
+    assert group_rate(population) == pytest.approx(p)
+    bits = engine_bits(population, group, T)
+    assert bits.shape == (runs, 3)
     base = fit_mechanism("banded", Workload.heavy_ball(0.5), FixedBatches(T, b), b)
     assert isinstance(base, Banded)
     signed = replace(base, coefficients=base.coefficients * np.float32([1, -1]))
@@ -104,10 +121,9 @@ def test_adaptive_runs_cost_what_is_stated(group: int) -> None:
     C = np.tril(C)
     assert np.abs(C[b:, 0]).max() < 1e-12
     inverse = np.linalg.inv(C)
-    rng, runs = np.random.default_rng(group), 400_000
+    rng = np.random.default_rng(group)
     patterns = list(product([0, 1], repeat=3))
     own = list(range(group, T, b))
-    bits = (rng.random((runs, 3)) < p).astype(float)
     noise = s * rng.normal(size=(runs, T))
     # y = C (sums) + s z row by row: the sums of everybody else and of the unit follow from the past.
     y = np.zeros((runs, T))
@@ -136,6 +152,7 @@ def test_adaptive_runs_cost_what_is_stated(group: int) -> None:
         assert abs(gained.mean() - known) < 5 * error + 5e-5
         composed = delta_of((Level(s, p, 3, "remove"),), epsilon)
         assert gained.mean() - 5 * error < composed < gained.mean() + 5 * error + 2e-4
+        assert epsilon_of((Level(s, p, 3, "remove"),), known) == pytest.approx(epsilon, rel=1.2e-3)
 
 
 # ---- oracles 4 and 5: how many bands --------------------------------------------------------------------
@@ -149,6 +166,49 @@ def test_known_noise(bands: int, multiplier: float, error: float) -> None:
     made = cyclic(bands=bands)
     assert made.noise_multiplier == pytest.approx(multiplier, rel=1e-3)
     assert made.predicted_error == pytest.approx(error, rel=1e-3)
+
+
+LINES = (
+    {"examples": 32561, "epochs": 10, "epsilon": 1.0, "momentum": 0.9},
+    {"examples": 60000, "epochs": 20, "epsilon": 1.0, "momentum": 0.9},
+    {"examples": 60000, "epochs": 5, "epsilon": 8.0, "momentum": 0.9},
+    {"examples": 50000, "epochs": 20, "epsilon": 2.0, "momentum": 0.0},
+)
+TABLE = (  # predicted noise by the number of bands; "blt" and "banded 64" in fixed batches
+    {2: 0.64523, 16: 0.63708, 32: 0.65693, "blt": 0.74342},
+    {1: 1.3076, 4: 1.2401, 8: 1.2294, 16: 1.2285, 32: 1.2436, 120: 1.3870, "blt": 1.4741,
+     "banded 64": 1.7497},
+    {1: 0.18951, 8: 0.09534, 32: 0.07197, 64: 0.06903, 120: 0.06362, "blt": 0.06746,
+     "banded 64": 0.07406},
+    {1: 0.07881, 4: 0.07031, 8: 0.06981, 16: 0.07149, 100: 0.09014, "blt": 0.09535},
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "way", "error"),
+    [(line, way, error) for line, row in enumerate(TABLE) for way, error in row.items()],
+)
+def test_every_row_of_the_table(line: int, way: int | str, error: float) -> None:
+    """Of section 2.5; with 100 bands it is a prototype's that our noise is 0.2 % below."""
+    settings = {**A9A, **LINES[line], "adjacency": "zero-out"}
+    fixed: dict[str, object] = {"mechanism": "blt"}
+    if way == "banded 64":
+        fixed = {"mechanism": "banded", "bands": 64}
+    if isinstance(way, int):
+        fixed = {"sampling": "cyclic-poisson", "bands": way}
+    made = sordino.plan("dp-memf", **{**settings, **fixed})  # type: ignore[arg-type]
+    assert made.predicted_error <= error * (1 + 1e-3)
+    assert made.predicted_error >= error * (1 - (2e-3 if way == 100 else 1e-3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bands", "multiplier"),
+    [(2, 2.5602), (16, 6.9816), (32, 9.7423)],
+)
+def test_noise_of_other_numbers_of_bands(bands: int, multiplier: float) -> None:
+    assert cyclic(bands=bands).noise_multiplier == pytest.approx(multiplier, rel=1e-3)
 
 
 def test_the_best_number_of_bands() -> None:
@@ -174,16 +234,16 @@ def test_the_best_number_of_bands() -> None:
 def test_never_worse(batch_size: int, epochs: int, epsilon: float, momentum: float) -> None:
     """Than amplified DP-SGD, and than BLT noise in fixed batches: all 36 settings with the slow ones.
 
-    The best b alone, but where noise is so small that nothing is amplified: as many groups as steps of an
-    epoch are one more than fit, so that some example is in one cycle more than in fixed batches. There
-    `auto` takes these.
+    The best b alone, but for two epochs with so little noise that nothing is amplified: as many groups as
+    steps of an epoch are one more than fit, so that some example is in three cycles instead of two. There
+    BLT in fixed batches has up to 10.5 % less noise, and `auto` whatever has the less predicted loss.
     """
     settings = {**A9A, "batch_size": batch_size, "epochs": epochs, "epsilon": epsilon}
     settings |= {"momentum": momentum, "adjacency": "zero-out"}
     best = sordino.plan("dp-memf", **settings, sampling="cyclic-poisson")  # type: ignore[arg-type]
     amplified = sordino.plan("dp-sgd", **settings, sampling="poisson")  # type: ignore[arg-type]
     blt = sordino.plan("dp-memf", **settings, mechanism="blt")  # type: ignore[arg-type]
-    room = 1.1 if epsilon == 8.0 else 1 + 1e-3
+    room = 1.105 if epsilon == 8.0 and epochs == 2 else 1 + 1e-3
     assert best.predicted_error <= blt.predicted_error * room
     assert best.predicted_error <= amplified.predicted_error * (1 + 1e-3)
     either = sordino.plan("dp-memf", **settings, sampling="auto")  # type: ignore[arg-type]
