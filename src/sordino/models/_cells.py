@@ -91,6 +91,24 @@ class Cells:
         codes = None if self.codes is None else self.codes[index]
         return Cells(len(np.empty(self.rows, bool)[index]), numbers, days, codes, self.vocabulary)
 
+    def as_values(self) -> Cells:
+        """The same cells with each number as a text: classes are values, however they look."""
+        if self.numbers is None:
+            return self
+        found = np.unique(self.numbers[~np.isnan(self.numbers)])
+        words = [str(int(x)) if x.is_integer() else repr(x) for x in found.tolist()]
+        vocabulary = tuple(sorted({*self.vocabulary, *words}))
+        place = {word: at for at, word in enumerate(vocabulary)}
+        codes = np.full(self.rows, -1, np.int64)
+        if self.codes is not None and self.vocabulary:
+            known = np.array([place[word] for word in self.vocabulary])
+            codes = np.where(self.codes >= 0, known[self.codes], -1)
+        if len(found):
+            places = np.array([place[word] for word in words])
+            near = np.minimum(np.searchsorted(found, self.numbers), len(found) - 1)
+            codes = np.where(np.isnan(self.numbers), codes, places[near])
+        return Cells(self.rows, None, self.days, codes, vocabulary)
+
     def positions(self, values: Sequence[object]) -> Codes:
         """Of each cell in `values`, -1 where it is none of them: 7, 7.0 and "7" are one value.
 

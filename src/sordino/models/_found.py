@@ -151,8 +151,7 @@ def found_schema(
 
     Args:
       features: "spline" (hat functions on the bins' edges), "onehot" (an indicator for each bin),
-        "linear" (the bin's number), or "auto": linear where ``persons mu_train / (features of spline)``
-        is below 60.
+        "linear" (the bin's number), or "auto": linear where ``persons mu_train / columns`` is below 60.
       bins: about how many for each column of numbers.
       mu_train: of training alone; "auto" needs it.
       declared: columns that are public; they are taken as they are.
@@ -175,8 +174,8 @@ def found_schema(
                 "features='auto' needs mu_train, the part of the budget for training"
             )
         columns = made("spline")
-        width = sum(len(column.feature_names) for column in columns if column is not None)
-        if answer.persons * mu_train < _RICH * width:
+        used = sum(column is not None for column in columns)
+        if answer.persons * mu_train < _RICH * used:
             columns = made("linear")
     else:
         columns = made(features)
@@ -237,24 +236,39 @@ def _fact(name: str, column: Column | None, is_declared: bool, answer: TableAnsw
 # The target.
 
 
-def found_task(answer: TableAnswer) -> str:
-    """ "classes" where the target is text, declared values, or a few whole numbers; else "regression"."""
-    column = _target(answer)
-    if column.kind in (TEXT, DECLARED) or len(_whole_numbers(answer, column)) >= 2:
-        return "classes"
-    return "regression"
+def found_task(values: ColumnAnswer, numbers: ColumnAnswer) -> str:
+    """ "regression" where the target is numbers and its frequent values are not most of them; else "classes"."""
+    kept = math.fsum(weight for _, weight in values.values)
+    regression = numbers.kind == NUMBERS and kept < _OF_ALL * numbers.numbers
+    return "regression" if regression else "classes"
 
 
 def found_classes(answer: TableAnswer) -> tuple[tuple[Value, ...], Array]:
-    """The classes of the target and their noisy weights, which may be negative where declared."""
+    """The classes of a target that was asked for as values, and their noisy weights.
+
+    Weights may be negative where the classes were declared.
+    """
     column = _target(answer)
-    pairs = column.values or tuple(_whole_numbers(answer, column).items())
+    pairs = [(value_of(value), weight) for value, weight in column.values]
     if len(pairs) < 2:
         raise SordinoError(
             "the noisy weights of the target show fewer than two classes; declare the classes, or spend "
             "more on preprocessing"
         )
+    if not any(isinstance(value, str) for value, _ in pairs):
+        pairs.sort()
     return tuple(value for value, _ in pairs), np.array([weight for _, weight in pairs])
+
+
+def value_of(value: Value) -> Value:
+    """The number that a text from `Cells.as_values` stands for, or the text."""
+    if isinstance(value, str):
+        for kind in (int, float):
+            try:
+                return kind(value)
+            except ValueError:
+                continue
+    return value
 
 
 def found_bounds(answer: TableAnswer) -> tuple[float, float]:
@@ -278,21 +292,3 @@ def _target(answer: TableAnswer) -> ColumnAnswer:
             "declare the target, or spend more on preprocessing"
         )
     return column
-
-
-def _whole_numbers(answer: TableAnswer, column: ColumnAnswer) -> dict[int, float]:
-    """Whole numbers alone in heavy cells, if these are most of a column of numbers."""
-    if column.kind != NUMBERS or column.counts is None:
-        return {}
-    heavy = np.flatnonzero(column.counts > _CLASS * answer.sigma)
-    edges = number_edges()
-    whole = {}
-    for cell in heavy:
-        low, high = edges[cell], edges[cell + 1]
-        number = math.ceil(low) if low >= 0 else math.floor(high)
-        number = 0 if low < 0 < high else number
-        # A cell that is closed at the side of 0 holds this one, and not the next.
-        if low <= number <= high and high - low <= 1:
-            whole[int(number)] = float(column.counts[cell])
-    most = _OF_ALL * column.numbers - 2 * answer.sigma * total_error(len(column.counts))
-    return whole if len(whole) <= _MOST_CLASSES and math.fsum(whole.values()) >= most else {}

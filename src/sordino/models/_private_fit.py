@@ -12,6 +12,7 @@ post-processing (papers/06, section 3.6). Nothing here raises, warns or shapes a
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,7 +42,7 @@ UNDECLARED = ("auto", PAY, REFUSE, TAKE)
 DELTA = 1e-5
 # Of an epoch, as of declared batches.
 SLOTS = 20
-CLASSES, REGRESSION = "classes", "regression"
+AUTO, CLASSES, REGRESSION = "auto", "classes", "regression"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -63,12 +64,24 @@ class Facts:
     bounds: tuple[float, float] | None = None
     persons: int | None = None
     balanced: bool = False
+    task: str = CLASSES
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The columns that the release is about, the target last."""
+        """The columns that the release is about, the target last.
+
+        Where the task is not known, the target is asked for twice: as values, and as numbers.
+        """
         columns = tuple(name for name in self.names if name not in self.declared)
-        return (*columns, self.target) if self.asks_target else columns
+        if not self.asks_target:
+            return columns
+        twice = (self.numbers,) if self.task == AUTO else ()
+        return (*columns, self.target, *twice)
+
+    @property
+    def numbers(self) -> str:
+        """The target as a column of numbers, where it is also asked for as values."""
+        return f"{self.target} (as numbers)"
 
     @property
     def asks_target(self) -> bool:
@@ -79,11 +92,11 @@ class Facts:
     def may_hold_text(self) -> bool:
         """Whether the release may show a text that only one person has."""
         known = self.classes is not None or self.bounds is not None
-        return bool(set(self.asked) - {self.target}) or not known
+        return bool(set(self.asked) - {self.target}) or not (known or self.task == REGRESSION)
 
     def missing(self) -> list[str]:
         """What is not declared, in words."""
-        columns = [f"column {name!r}" for name in self.asked if name != self.target]
+        columns = [f"column {name!r}" for name in self.names if name not in self.declared]
         if self.classes is None and self.bounds is None:
             columns.append(f"the classes or bounds of the target {self.target!r}")
         if self.persons is None:
@@ -129,24 +142,10 @@ class Table:
 
         return np.asarray(pd.factorize(self.ids)[0], np.int64)
 
-    def columns(self, name: str) -> _WithTarget:
-        """The features, and the target under its name."""
-        return _WithTarget(self.features, name, self.target)
-
-
-class _WithTarget(Mapping[str, Cells]):
-    def __init__(self, features: RawTable, name: str, target: Cells) -> None:
-        self._features, self._name, self._target = features, name, target
-
-    def __getitem__(self, name: str) -> Cells:
-        return self._target if name == self._name else self._features[name]
-
-    def __iter__(self) -> Any:
-        yield from self._features
-        yield self._name
-
-    def __len__(self) -> int:
-        return len(self._features) + 1
+    def columns(self, facts: Facts) -> Mapping[str, Cells]:
+        """The features, and the target as it is asked for."""
+        target = self.target if facts.task == REGRESSION else self.target.as_values()
+        return ChainMap({facts.target: target, facts.numbers: self.target}, self.features)  # type: ignore[arg-type]
 
 
 def table_of(
@@ -265,30 +264,34 @@ class Found:
 
 
 def find(
-    facts: Facts, asked: Asked, release: TableRelease | None, table: Table, key: RunKey, task: str
+    facts: Facts, asked: Asked, release: TableRelease | None, table: Table, key: RunKey
 ) -> Found:
-    """Ask the release, and make a schema of its answer. `task` "auto" is settled by it."""
-    trained = None
+    """Ask the release, and make a schema of its answer; it settles the task "auto"."""
+    trained, task = None, facts.task
     if facts.persons is not None:
         trained = max(1, round(facts.persons * (1 - asked.evaluate)))
     answer = None
     if release is not None:
-        declared = {} if facts.classes is None else {facts.target: facts.classes}
+        declared = {} if facts.classes is None else {facts.target: _words(facts.classes)}
         answer = run_table_release(
             release,
-            table.columns(facts.target),
+            table.columns(facts),
             table.owners,
             query_key(release, key),
             target=facts.target if facts.asks_target else None,
             declared=declared,
             persons=trained,
         )
-    if task == "auto":
-        task = _task(facts, answer)
+    if task == AUTO:
+        assert answer is not None
+        task = found_task(answer[facts.target], answer[facts.numbers])
+        if task == REGRESSION:
+            answer = replace(answer, target=facts.numbers)
     classes, counts, bounds = facts.classes, None, facts.bounds
     if task == CLASSES:
         if answer is not None and facts.asks_target:
-            classes, counts = found_classes(answer)
+            found, counts = found_classes(answer)
+            classes = found if classes is None else classes
         bounds = None
     else:
         classes = None
@@ -298,7 +301,7 @@ def find(
     persons = trained if trained is not None else max(1, round(answer.persons if answer else 1))
     public = {"target": facts.target, "classes": classes, "target_bounds": bounds}
     formats = table.features.date_formats
-    if answer is None or not set(facts.asked) - {facts.target}:
+    if answer is None or not set(facts.names) - set(facts.declared):
         schema = Schema(
             tuple(facts.declared[name] for name in facts.names),
             decimal=table.features.decimal,
@@ -328,13 +331,11 @@ def declared_fact(column: Numeric | Categorical) -> ColumnFact:
     )
 
 
-def _task(facts: Facts, answer: TableAnswer | None) -> str:
-    if facts.classes is not None:
-        return CLASSES
-    if facts.bounds is not None:
-        return REGRESSION
-    assert answer is not None
-    return found_task(answer)
+def _words(classes: Sequence[Value]) -> tuple[str, ...]:
+    """Declared classes as the texts that `Cells.as_values` has for them."""
+    cells = read_cells(list(classes), values=tuple(classes)).as_values()
+    assert cells.codes is not None
+    return tuple(cells.vocabulary[code] for code in cells.codes)
 
 
 def class_weights(
@@ -448,7 +449,6 @@ def fit_table(
     facts: Facts,
     asked: Asked,
     *,
-    task: str,
     plan_for: Callable[[str, int | None, Sequence[Query]], Plan],
     rate_for: Callable[[Plan, LinearLoss, int], float | None],
     key: HeldKey,
@@ -464,13 +464,12 @@ def fit_table(
     """Release, training and what the evaluation needs, under one plan and one charge.
 
     Args:
-      task: "classes", "regression", or "auto": as the release shows.
       plan_for: the plan of a task, for so many declared persons (None: secret slots), beside these queries.
       rate_for: a settled plan's learning rate for rows of so many columns.
       source: what a ledger, and a run that goes on, know the table by.
       on_plan, on_found: told of the plan before any record is read, and of what was found once it is paid.
     """
-    tasks = (CLASSES, REGRESSION) if task == "auto" else (task,)
+    tasks = (CLASSES, REGRESSION) if facts.task == AUTO else (facts.task,)
     release, evaluation = asked.queries(facts, tasks[0])
     beside = [query for query in (release, evaluation) if query is not None]
     persons = None if asked.evaluate else facts.persons
@@ -479,7 +478,7 @@ def fit_table(
         on_plan(plans[tasks[0]])
     trained, held = apart(table, key.key, asked.evaluate)
     try:
-        found = find(facts, asked, release, trained, key.key, task)
+        found = find(facts, asked, release, trained, key.key)
     except SordinoError:
         # What it says follows from the release, which is thereby out and has to be paid for.
         account = LedgerAccount.of(ledger, dataset, source)

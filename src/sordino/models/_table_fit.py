@@ -91,6 +91,7 @@ class TableLinear(PrivateLinear):  # type: ignore[misc]
             bounds=bounds,
             persons=None if self.examples is None else require_count("examples", self.examples),
             balanced=class_weight == "balanced",
+            task=task,
         )
         missing = facts.missing()
         if not (missing or self.evaluate or facts.balanced):
@@ -129,7 +130,6 @@ class TableLinear(PrivateLinear):  # type: ignore[misc]
                 table,
                 facts,
                 asked,
-                task=task,
                 plan_for=partial(self._open_plan, **about),
                 rate_for=self._rate,
                 key=key,
