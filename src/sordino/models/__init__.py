@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sordino._base.lazy import lazy_names
 
 __all__ = [
+    "EvaluationMetrics",
     "PrivateClassifier",
     "PrivateRegressor",
     "PrivateSearch",
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from sordino.models._estimators import PrivateClassifier as PrivateClassifier
     from sordino.models._estimators import PrivateRegressor as PrivateRegressor
     from sordino.models._estimators import checked_classes as checked_classes
+    from sordino.models._metrics import EvaluationMetrics as EvaluationMetrics
     from sordino.models._rows import PublicWhitening as PublicWhitening
     from sordino.models._rows import RowPreparation as RowPreparation
     from sordino.models._saved import FIELD as FIELD
