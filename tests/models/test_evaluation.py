@@ -449,3 +449,22 @@ def test_intervals_hold_as_often_as_they_say(
     found = simulated(positives, negatives, separation, 500)
     assert least <= coverage(found, separation) <= most
     assert found[:, 1].mean() == pytest.approx(found[:, 0].std(), rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("positives", "negatives", "separation", "expected"),
+    [(1472, 4561, 1.8, 0.0024), (224, 5020, 1.7, 0.0139)],
+)
+def test_noise_moves_the_auc_little(
+    positives: int, negatives: int, separation: float, expected: float
+) -> None:
+    """As on two tables of page 06, 6.2, which have as many persons."""
+    rng = np.random.default_rng(0)
+    errors = []
+    for draw in range(100):
+        truth, scores = binormal(positives, negatives, separation, rng)
+        key = RunKey.from_insecure_seed(draw)
+        found = asked("binary", truth, scores, sigma=SIGMA, key=key).metrics().scores["auc"].value
+        errors.append(found - roc_auc_score(truth, scores))
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(expected, rel=0.2)
