@@ -87,6 +87,7 @@ class Session:
         plan.verify()
         refuse_others(plan, "a session")
         plan.population.require_declared("a session")
+        wants_people(plan, None)
         check_slots(plan.population)
         self.plan = plan
         self._key = run_key_of(run_key, insecure_seed)

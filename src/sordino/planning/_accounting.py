@@ -137,6 +137,17 @@ def guarantee_of(
             delta_hint=delta_hint,
             **stated,
         )
+    if isinstance(schedule, FilteredBudget) and (
+        population.is_secret
+        or not population.is_full_batch
+        or not isinstance(mechanism, Independent)
+        or distance
+    ):
+        # A filter pays for each step as if every example were in it: no credit for secret batches.
+        raise SordinoError(
+            "schedule 'filter' pays step by step for Gaussian noise on all examples; use recipe "
+            "'dp-gd', or another schedule"
+        )
     # A unit's rows add up in the same step, at worst.
     effective = noise / FLOAT32_MARGIN / rows_of(population)
     amplified = _amplified(effective, population, mechanism, schedule, adjacency)
