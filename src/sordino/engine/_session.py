@@ -85,6 +85,7 @@ class Session:
             )
         plan.verify()
         refuse_others(plan, "a session")
+        plan.population.require_declared("a session")
         check_slots(plan.population)
         self.plan = plan
         self._key = run_key_of(run_key, insecure_seed)
