@@ -29,6 +29,7 @@ from sordino._base.errors import SordinoError
 from sordino._base.keys import RunKey
 from sordino._base.types import PyTree
 from sordino.audit._statistics import Array
+from sordino.engine import PERSON_POWER
 from sordino.parts.contributions import Anchored, Contribution, Lagged
 from sordino.parts.sampling import groups_of, public_order
 from sordino.parts.schedules import AdaptiveBudget
@@ -84,6 +85,7 @@ class Canary:
       script: its gradient at the point of each step (steps, DIMENSIONS).
       mu: length of what it adds to all releases together, in fresh draws of standard deviation
         `noise` = 1 (not meant for secret batches).
+      rows: of the canary, where it is a person; all alike, so that nothing cancels. None: it is a row.
     """
 
     row: int
@@ -91,10 +93,11 @@ class Canary:
     directions: Array
     script: Array
     mu: float
+    rows: int | None = None
 
     @classmethod
-    def of(cls, plan: Plan) -> Canary:
-        """The worst example of a plan."""
+    def of(cls, plan: Plan, rows: int | None = None) -> Canary:
+        """The worst example of a plan, or the worst person with so many rows."""
         if not plan.guarantee.is_private:
             raise SordinoError(f"{plan.recipe} promises no privacy: there is nothing to audit")
         if isinstance(plan.schedule, AdaptiveBudget):
@@ -113,12 +116,18 @@ class Canary:
             candidates.append((energy, pattern, row, directions))
         energy, pattern, row, directions = max(candidates, key=lambda c: (c[0], c[1]))
         script = _script(plan.contribution, pattern, directions, plan.population.steps)
-        return cls(row, pattern, directions, script, float(np.sqrt(energy)))
+        together = plan.population.rows_per_person or 1
+        return cls(row, pattern, directions, script, together * float(np.sqrt(energy)), rows)
 
     def shift(self, plan: Plan) -> Array:
         """What it adds to the sum of each channel and step (channels, steps, DIMENSIONS)."""
-        bounds = plan.contribution.bounds(plan.population.steps)
-        return bounds[:, :, None] * self.directions
+        return person_bounds(plan)[:, :, None] * self.directions
+
+    def groups(self, plan: Plan) -> NDArray[np.int64] | None:
+        """Whose row each one is: the canary's first, and after the others' the rest of its own."""
+        if self.rows is None:
+            return None
+        return np.append(np.arange(plan.population.examples), [self.row] * (self.rows - 1))
 
     def data(self, plan: Plan, factor: float, ticks: Array) -> tuple[Floats, Floats]:
         """A data set with the canary's script times `factor`, and neighbours in the other direction.
@@ -136,7 +145,18 @@ class Canary:
         rng = np.random.default_rng(n)
         scripts[:, :, PLANE] = SIZE * plan.clip * rng.choice([-1.0, 1.0], (n, 1))
         scripts[self.row] = factor * self.script
-        return scripts, np.tile(np.asarray(ticks, np.float32), (n, 1))
+        if self.rows is not None:
+            if plan.population.rows_per_person is None:
+                scripts[self.row] /= self.rows ** (1 - PERSON_POWER)  # together they are the script
+            more = np.repeat(scripts[self.row][None], self.rows - 1, axis=0)
+            scripts = np.concatenate([scripts, more])
+        return scripts, np.tile(np.asarray(ticks, np.float32), (len(scripts), 1))
+
+
+def person_bounds(plan: Plan) -> Array:
+    """What one unit may add to the sum of each channel and step (channels, steps)."""
+    together = plan.population.rows_per_person or 1
+    return together * plan.contribution.bounds(plan.population.steps)
 
 
 def planned_scale(plan: Plan) -> Array:

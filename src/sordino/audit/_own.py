@@ -44,7 +44,7 @@ from sordino.audit._whitebox import (
     result_of,
     stated_delta,
 )
-from sordino.engine import Records, Slices, StepNow, Stepper, batch_at, secret_batches
+from sordino.engine import Records, Slices, State, StepNow, Stepper, batch_at, secret_batches
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan
 from sordino.privacy import MIN_MU, POISSON, Adjacency
@@ -281,7 +281,7 @@ def _means(
                     indices, present = own
                     others = present * (indices != example)
                     batch = records.take(jnp.append(indices, example), jnp.append(others, there))
-                total = evaluator.total(params, memory, batch, now.terms, now.t)
+                total = stepper.total(State(params, memory, ()), batch, now)
                 sums.append(ravel_pytree(total.clipped)[0])
             return evaluator.remember(memory, params, now.t), tuple(sums)
 

@@ -95,6 +95,7 @@ class Recording(TrainingRun):
         data: PyTree,
         *,
         regularizer: Callable[[PyTree], jax.Array] | None = None,
+        groups: NDArray[np.int64] | None = None,
     ) -> None:
         super().__init__(
             plan,
@@ -104,6 +105,7 @@ class Recording(TrainingRun):
             key=RunKey.from_insecure_seed(0),
             regularizer=regularizer,
             driver="scan",
+            groups=groups,
         )
         self.size = parameter_count(self.state.params)
         recorded = Recorded(self.stepper.update, self.steps, plan.contribution.channels)
@@ -125,7 +127,8 @@ class Recording(TrainingRun):
 
     def on(self, data: PyTree) -> Recording:
         """The same run, and the same compiled program, on other data."""
-        check_rows(self.plan, data)
+        if self.records.people is None:
+            check_rows(self.plan, data)
         records = self.driver.batches.load(self.stepper.evaluator, as_records(data))
         return self._with(records=records)
 

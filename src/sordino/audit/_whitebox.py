@@ -53,6 +53,7 @@ from sordino.audit._canary import (
     DIMENSIONS,
     Canary,
     drive_clock,
+    person_bounds,
     planned_precision,
     scripted_loss,
     starting_point,
@@ -81,12 +82,14 @@ from sordino.audit._statistics import (
 from sordino.engine import refuse_others
 from sordino.parts.sampling import group_rate
 from sordino.planning import Plan
-from sordino.privacy import MAX_MU, Adjacency, Guarantee, epsilon_from_mu
+from sordino.privacy import MAX_MU, ROW, Adjacency, Guarantee, Unit, epsilon_from_mu
 
 Statistic = Callable[[Array], Array]
 Score = Callable[[Array, Array, float, float], Interval]
 
 RUNS = 10_000
+# Rows of the person that is looked for, where a plan protects persons.
+PERSON_ROWS = 50
 CONFIDENCE = 0.999
 # Where epsilon is stated, if the plan names no delta.
 DELTA = 1e-5
@@ -223,6 +226,7 @@ def white_box(
     example: int | None = None,
     instead: PyTree | None = None,
     regularizer: Callable[[PyTree], jax.Array] | None = None,
+    person_rows: int | None = None,
     runs: int = RUNS,
     confidence: float = CONFIDENCE,
     epsilon: float | None = None,
@@ -241,6 +245,8 @@ def white_box(
       example: the row that is there in one world only; by default the one that adds most.
       instead: for replace-one plans, what takes its place: one example, without the leading axis.
       regularizer: as for `sordino.train`.
+      person_rows: for plans that protect persons, and without a loss of your own: how many rows the special
+        person has, all alike. By default as many as the plan lets in, else 50; 1 elsewhere.
       runs: with the example; as many without, and a fifth more of both for the pilot.
       confidence: of the interval of mu, and that no false alarm is raised.
       epsilon: where privacy curves are compared, if mu cannot be measured directly; by default 1,
@@ -254,7 +260,9 @@ def white_box(
     if loss is None:
         if not (params is data is example is instead is regularizer is None):
             raise SordinoError("give loss, params and data together, or the plan alone")
-        pair = Neighbours.of(plan)
+        pair = Neighbours.of(plan, person_rows=person_rows)
+    elif person_rows is not None or plan.population.rows_per_person is not None:
+        raise SordinoError("an audit of persons scripts their rows itself; give the plan alone")
     elif params is None or data is None:
         raise SordinoError("an audit of your own loss or stream needs params and data as well")
     else:
@@ -278,8 +286,26 @@ def check_auditable(plan: Plan) -> None:
     """Refuse plans that promise nothing, or not what they state."""
     plan.verify()
     refuse_others(plan, "an audit")
+    plan.population.require_declared("an audit")
     if not plan.guarantee.is_private:
         raise SordinoError(f"{plan.recipe} promises no privacy: there is nothing to audit")
+
+
+def rows_of_canary(plan: Plan, wanted: int | None) -> int | None:
+    """Of a plan's canary, where it is a person; see `white_box`."""
+    most = plan.population.rows_per_person
+    if plan.guarantee.unit == ROW:
+        if wanted is not None:
+            raise SordinoError("this plan protects rows; plan with unit='person' for person_rows")
+        return None
+    if wanted is None and most is None and plan.guarantee.unit != Unit.PERSON:
+        return None  # everyone has one row
+    rows = require_count("person_rows", wanted or most or PERSON_ROWS)
+    if most is not None and rows != most:
+        raise SordinoError(
+            f"the worst person of this plan has {most:,} rows; leave person_rows out"
+        )
+    return rows
 
 
 @dataclass(frozen=True)
@@ -295,12 +321,22 @@ class Neighbours:
     ticks: Array
 
     @classmethod
-    def of(cls, plan: Plan, canary: Canary | None = None) -> Neighbours:
+    def of(
+        cls, plan: Plan, canary: Canary | None = None, person_rows: int | None = None
+    ) -> Neighbours:
         """The pair of a plan, its clock read off a run without noise."""
         check_auditable(plan)
-        canary = Canary.of(plan) if canary is None else canary
+        if canary is None:
+            canary = Canary.of(plan, rows_of_canary(plan, person_rows))
         stopped = canary.data(plan, 0.0, np.zeros(plan.population.steps - 1))
-        run = Recording(plan, scripted_loss, starting_point(), stopped, regularizer=drive_clock)
+        run = Recording(
+            plan,
+            scripted_loss,
+            starting_point(),
+            stopped,
+            regularizer=drive_clock,
+            groups=canary.groups(plan),
+        )
         ticks = _clock_ticks(run)
         without = -1.0 if plan.guarantee.adjacency == Adjacency.REPLACE_ONE else 0.0
         worlds = (
@@ -455,8 +491,7 @@ def furthest(plan: Plan, apart: Array, sums: Array) -> Moved:
       apart: difference of the sums (steps, channels, d).
       sums: how large they are (steps, channels): so coarse are float32 numbers.
     """
-    bounds = plan.contribution.bounds(plan.population.steps).T
-    bounds = bounds * Adjacency(plan.guarantee.adjacency).factor
+    bounds = person_bounds(plan).T * Adjacency(plan.guarantee.adjacency).factor
     ratios = np.linalg.norm(apart, axis=-1) / bounds
     beyond = ratios - ROUNDING * (1 + sums / bounds)
     step, channel = np.unravel_index(int(np.argmax(beyond)), beyond.shape)

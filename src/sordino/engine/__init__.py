@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from sordino.engine._noise import Layout as Layout
     from sordino.engine._noise import NoiseSource as NoiseSource
     from sordino.engine._noise import parameter_count as parameter_count
+    from sordino.engine._people import PERSON_POWER as PERSON_POWER
     from sordino.engine._records import Records as Records
     from sordino.engine._records import Slices as Slices
     from sordino.engine._records import as_parameters as as_parameters

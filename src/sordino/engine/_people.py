@@ -1,13 +1,13 @@
 """Whose rows are whose: the persons of a run, and the batches that each step takes of them (page 06, 2).
 
-A person is a position in a list: the order in which persons first appear in the data. Their number is public
-where a plan declares it, as the number of rows is elsewhere; "fixed" batches are cut from that list. Of secret
-slots it is not: a person's slot follows from the run key and the id alone, any number of persons runs, and
-nobody's coming or going moves another person, or changes a bit of what another one adds.
+A person is a position in a list: the order in which persons first appear in the data. Their number is
+public where a plan declares it, as the number of rows is elsewhere; "fixed" batches are cut from that list.
+Of secret slots it is not: a person's slot follows from the run key and the id alone, any number of persons
+runs, and nobody's coming or going moves another person, or changes a bit of what another one adds.
 
-What a row counts inside its person's sum is ``n_p^-power w_i / w_mean``, and the clipped sum is multiplied by
-``w_mean``, the mean weight of the person's rows (page 06, 14.9). Rows without an id, and rows whose weight is
-not a number, count nothing.
+What a row counts inside its person's sum is ``n_p^-power w_i / w_mean``, and the clipped sum is multiplied
+by ``w_mean``, the mean weight of the person's rows (page 06, 14.9). Rows without an id, and rows whose
+weight is not a number, count nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PersonRecords(NamedTuple):
     starts: jax.Array
     tables: jax.Array | None
 
-    def batch(self, data: PyTree, picked: jax.Array) -> PersonBatch:
+    def batch(self, data: PyTree, picked: PyTree) -> PersonBatch:
         """The batch of a step: one of the tables, or the queues themselves."""
         queue = picked
         if self.tables is not None:
@@ -106,8 +106,8 @@ class People:
         count = plan.population.examples
         if plan.population.is_declared and len(ids) != count:
             raise PlanMismatchError(
-                f"the plan is for {count:,} {plan.guarantee.unit}s, and the data has another number of them; "
-                "plan again with examples= their number, or with sampling='slots', where it stays private"
+                f"the plan is for {count:,} {plan.guarantee.unit}s, and the data has another number of "
+                "them; plan again with that number, or with sampling='slots', where it stays private"
             )
         order = np.argsort(owners, kind="stable")
         order = order[np.searchsorted(owners[order], 0) :]  # without those that have no id
@@ -149,7 +149,7 @@ class People:
     def records(self, valid: jax.Array, tables: NDArray[np.int32] | None) -> PersonRecords:
         """For compiled code; rows that are not `valid` (rows + 1,) count nothing."""
         return PersonRecords(
-            self.weight * valid,
+            jnp.asarray(self.weight) * valid,
             jnp.asarray(self.after),
             jnp.asarray(self.starts.astype(np.int32)),
             None if tables is None else jnp.asarray(tables),

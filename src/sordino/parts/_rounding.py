@@ -250,7 +250,7 @@ def to_lattice(
 ) -> PyTree:
     """One example's vector (any pytree) as int32 multiples of `step`, of norm at most the bound.
 
-    Zero if any entry is not finite. `share` (0 to 1) multiplies the vector after that, at one more rounding.
+    Zero if any entry is not finite. `share` (0 to 1) multiplies the scaled vector, at one more rounding.
     """
     square = sum_of_squares(jax.tree.leaves(vector))
     norm = jnp.sqrt(jnp.maximum(square, SMALLEST_SQUARE))

@@ -1,24 +1,24 @@
 r"""One person, several rows: a vector per person, clipped once, and sums that no rounding moves.
 
-A person's vector is ``g_p = sum_i w_i g_i`` over the person's own rows (page 06, 2.2), where ``g_i`` are the
-gradients that the rule needs. They are added up point by point first; then the rule combines and clips what
-it would combine and clip of an example. So "example" means "person" in all that a plan counts.
+A person's vector is ``g_p = sum_i w_i g_i`` over the person's own rows (page 06, 2.2), where ``g_i`` are
+the gradients that the rule needs. They are added up point by point first; then the rule combines and clips
+what it would combine and clip of an example. So "example" means "person" in all that a plan counts.
 
-*Whose rows.* `PersonBatch` has the rows sorted by person, and for each *lane* a queue of persons. Every turn of
-one loop takes the next row of each lane. A lane adds up one person after the other, each row by row in the
-person's own order. A person's lane is a function of the run key and the person's id. So the bits of its vector
-follow from its rows, its lane and the parameters alone: the shapes that are computed with are those of the
-lanes, whoever else there is and however many rows they have. Nothing of the model's size is kept per person.
+*Whose rows.* `PersonBatch` has the rows sorted by person, and for each *lane* a queue of persons. A turn of
+the loop takes the next row of each lane. A lane adds up one person after the other, each row by row in the
+person's own order. A person's lane is a function of the run key and the person's id. So the bits of its
+vector follow from its rows, its lane and the parameters alone: the shapes that are computed with are those
+of the lanes, whoever else there is. Nothing of the model's size is kept per person.
 
-*How long.* The vector whose norm is measured is the vector that is added. `to_lattice` does both, as the last
-thing that happens to it: whole multiples of a grain of ``2^-24`` of the bound, whose exact norm is at most the
-bound (its proof is in `_rounding.py`). However much a person's rows cancel, and however rough the sum of them
-is, what comes out is within the bound; page 06, 14.1 needs a margin for it where norm and sum are computed
-apart. Rows that are not finite become zero before they are added.
+*How long.* The vector whose norm is measured is the vector that is added. `to_lattice` does both, as the
+last thing that happens to it: whole multiples of a grain of ``2^-24`` of the bound, whose exact norm is at
+most the bound (its proof is in `_rounding.py`). However much a person's rows cancel, and however rough the
+sum of them is, what comes out is within the bound; page 06, 14.1 needs a margin for it where norm and sum
+are computed apart. Rows that are not finite become zero before they are added.
 
-*Sums.* Whole numbers are added exactly, in any order: two int32 per entry hold ``2^27`` persons. So one person
-changes the sum by its own vector to the last bit, and moves nothing else, wherever the others stand. They
-become floats after the last person, the sum and what its rounding leaves out.
+*Sums.* Whole numbers are added exactly, in any order: two int32 per entry hold ``2^27`` persons. So one
+person changes the sum by its own vector to the last bit, and moves nothing else, wherever the others stand.
+They become floats after the last person, the sum and what its rounding leaves out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from sordino._base.types import PyTree
 from sordino.parts._rounding import (
@@ -188,7 +188,7 @@ def _added(high: Vectors, low: Vectors, more: Vectors) -> tuple[Vectors, Vectors
     return high, jax.tree.map(lambda a: a & ((1 << _LOW) - 1), low)
 
 
-def _as_floats(high: PyTree, low: PyTree, grain: ArrayLike) -> tuple[PyTree, PyTree]:
+def _as_floats(high: PyTree, low: PyTree, grain: jax.Array) -> tuple[PyTree, PyTree]:
     """The sum of grains in float32, and what its rounding leaves out: both exact below 2^20 persons."""
 
     def leaf(h: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
