@@ -43,7 +43,7 @@ from sordino.models._schema import Categorical, Column, Numeric, Schema, Value
 
 FEATURES = ("auto", "linear", "spline", "onehot")
 BINS = 8
-# "auto": below this signal for each feature, few features are better than many (page 06, 4.4).
+# "auto": below this signal for each column, few features are better than many (page 06, 4.4).
 _RICH = 60.0
 # Bins hold at least so many sigma; so many, or one person in 200, are beyond the ends of a scale.
 _LEAST, _END_SHARE = 6.0, 1 / 200
@@ -151,8 +151,8 @@ def found_schema(
 
     Args:
       features: "spline" (hat functions on the bins' edges), "onehot" (an indicator for each bin),
-        "linear" (the bin's number), or "auto": linear where ``persons mu_train / (features of spline)``
-        is below 60.
+        "linear" (the bin's number), or "auto": linear where ``persons mu_train / (columns used)`` is
+        below 60, else spline.
       bins: about how many for each column of numbers.
       mu_train: of training alone; "auto" needs it.
       declared: columns that are public; they are taken as they are.
@@ -175,8 +175,8 @@ def found_schema(
                 "features='auto' needs mu_train, the part of the budget for training"
             )
         columns = made("spline")
-        width = sum(len(column.feature_names) for column in columns if column is not None)
-        if answer.persons * mu_train < _RICH * width:
+        count = sum(column is not None for column in columns)
+        if answer.persons * mu_train < _RICH * count:
             columns = made("linear")
     else:
         columns = made(features)
