@@ -28,6 +28,7 @@ from sordino.report._measure import (
 )
 from sordino.report._render import guessing
 from sordino.report._run import write_report
+from sordino.report._score_plots import CALIBRATION, ROC, EvaluationFacts, ScoreCurve, scores_figure
 
 HOSTILE = "\"><script>alert('x')</script>&amp;<img src=x onerror=y>"
 VOID = {"meta", "br", "img", "link", "hr", "input"}
@@ -168,6 +169,51 @@ def test_report_is_a_pure_function_and_written_atomically(small: Plan, tmp_path:
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
     assert "Results" not in once
     assert "Training" not in once
+
+
+def evaluated() -> EvaluationFacts:
+    line = tuple(np.linspace(0, 1, 11).tolist())
+    rates = [ScoreCurve(ROC, HOSTILE + "$x$ $", line, line, line, line)] * 2
+    groups = ScoreCurve(CALIBRATION, "", line[:3], line[:3], (0.0, 0.1, 0.1), line[1:4])
+    figure = scores_figure([*rates, groups])
+    return EvaluationFacts(
+        plots.to_svg(figure, label=HOSTILE, prefix="evaluation"),
+        "about 1,200 persons (± 20)",
+        [("AUC", "0.80 (95 % interval 0.78 to 0.82)")],
+        [HOSTILE],
+        [HOSTILE, "yes"],
+        [(HOSTILE, ["90 ± 3", "1"]), ("yes", ["2", "40"])],
+        [(HOSTILE, ["0.8", "0.9"]), ("yes", ["0.8", "0.9"])],
+    )
+
+
+def test_scores_on_held_out_data_are_shown(small: Plan) -> None:
+    raw = render_report(small, guarantee=small.guarantee, title="T", evaluation=evaluated())
+    page = Page(raw)
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    assert not {tag for tag, _ in page.tags} & {"script", "img", "iframe", "object"}
+    for words in (
+        "On held-out data",
+        "about 1,200 persons (± 20)",
+        "AUC",
+        "90 ± 3",
+        "is inside the",
+    ):
+        assert words in page.text
+    drawing = next(given for tag, given in page.tags if tag == "svg")
+    assert drawing["role"] == "img"
+    assert "On held-out data" not in render_report(small, guarantee=small.guarantee, title="T")
+
+
+def test_recalls_stand_where_calibration_cannot() -> None:
+    line = (0.0, 1.0)
+    rates = [ScoreCurve(ROC, f"class {k} $", line, line, line, line) for k in range(6)]
+    figure = scores_figure(rates, [(f"class {k} $", 0.5, 0.4, 0.6) for k in range(6)])
+    left, right = figure.axes
+    assert next(label.get_text() for label in right.get_yticklabels()) == r"class 0 \$"
+    assert len(left.lines) == 7
+    assert plots.to_svg(figure).startswith("<svg")
 
 
 PLANS = {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sordino._base.lazy import lazy_names
 
 __all__ = [
+    "EvaluationMetrics",
     "PrivateClassifier",
     "PrivateRegressor",
     "PrivateSearch",
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from sordino.models._pack import pack_facts as pack_facts
     from sordino.models._pack import verify_pack as verify_pack
     from sordino.models._pack import write_pack as write_pack
+    from sordino.models._metrics import EvaluationMetrics as EvaluationMetrics
     from sordino.models._rows import PublicWhitening as PublicWhitening
     from sordino.models._rows import RowPreparation as RowPreparation
     from sordino.models._saved import load_model as load_model

@@ -346,6 +346,4 @@ def part_noise(part: str, shape: tuple[int, ...], rng: np.random.Generator) -> A
     """Noise of one part at sigma 1: independent in the matrix, shaped for running sums along cells."""
     if part == "matrix":
         return rng.standard_normal(shape)
-    cells = shape[-1]
-    rows = int(np.prod(shape[:-1]))
-    return np.stack([prefix_noise(cells, rng) for _ in range(rows)]).reshape(shape)
+    return prefix_noise(shape[-1], rng, shape[:-1])

@@ -230,7 +230,11 @@ def metrics_of(answer: EvaluationAnswer) -> EvaluationMetrics:
     """All metrics; redraws are seeded by the answer, so they are the same each time."""
     rng = np.random.Generator(np.random.Philox(key=int(answer.digest[:32], 16)))
     noisy = {name: part[None] for name, part in answer.weights.items()}
-    redrawn = {name: _redrawn(answer, name, rng) for name in noisy}
+    counts = {name: _redrawn(answer, name, rng) for name in noisy}
+    redrawn = {
+        name: count + answer.sigma_of(name) * part_noise(name, count.shape, rng)
+        for name, count in counts.items()
+    }
     if answer.task == REGRESSION:
         return _of_errors(answer, noisy, redrawn)
     majority = answer.majority
@@ -240,7 +244,7 @@ def metrics_of(answer: EvaluationAnswer) -> EvaluationMetrics:
         answer,
         majority,
         _of_classes(answer, noisy, majority),
-        _of_classes(answer, redrawn, majority),
+        _of_classes(answer, redrawn, majority) | {"chance": _aucs(counts["scores"])},
     )
 
 
@@ -264,7 +268,7 @@ def denoised(part: str, weights: Array) -> Array:
 
 
 def _redrawn(answer: EvaluationAnswer, name: str, rng: np.random.Generator) -> Array:
-    """Noisy weights of other persons like these (redraws, *shape)."""
+    """Weights of other persons like these, without noise (redraws, *shape)."""
     clean = answer.denoised[name]
     blocks = clean if name == "scores" else clean[None]
     drawn = []
@@ -273,9 +277,15 @@ def _redrawn(answer: EvaluationAnswer, name: str, rng: np.random.Generator) -> A
         shares = block.ravel() / total if total > 0 else np.full(block.size, 1 / block.size)
         persons = int(np.clip(round(total), 1, _MOST))
         drawn.append(rng.multinomial(persons, shares, size=REDRAWS).reshape(REDRAWS, *block.shape))
-    counts = np.stack(drawn, axis=1) if name == "scores" else drawn[0]
-    noise = np.stack([part_noise(name, clean.shape, rng) for _ in range(REDRAWS)])
-    return np.asarray(counts + answer.sigma_of(name) * noise)
+    return np.asarray(np.stack(drawn, axis=1) if name == "scores" else drawn[0], np.float64)
+
+
+def _aucs(scores: Array) -> Array:
+    """Of weights that are not negative (draws, tasks, 2, cells): (draws, tasks); ties count half."""
+    below = np.cumsum(scores[:, :, 0], axis=-1) - scores[:, :, 0] / 2
+    pairs = np.sum(scores[:, :, 1] * below, axis=-1)
+    possible = scores.sum(axis=-1).prod(axis=-1)
+    return np.where(possible > 0, pairs / np.maximum(possible, 1e-300), 0.5)
 
 
 def _of_classes(answer: EvaluationAnswer, parts: Parts, majority: int) -> dict[str, Array]:
@@ -284,11 +294,7 @@ def _of_classes(answer: EvaluationAnswer, parts: Parts, majority: int) -> dict[s
     clean = denoised("scores", parts["scores"])
     middle = (np.arange(cells) + 0.5) / cells
     sizes = clean.sum(axis=-1)
-    below = np.cumsum(clean[:, :, 0], axis=-1) - clean[:, :, 0] / 2
-    pairs = np.sum(clean[:, :, 1] * below, axis=-1)
-    possible = sizes.prod(axis=-1)
-    aucs = np.where(possible > 0, pairs / np.maximum(possible, 1e-300), 0.5)
-    result = {"aucs": aucs, "auc": aucs.mean(axis=-1)}
+    result = {"aucs": _aucs(clean)}
     if count == 2:
         cut = cells // 2
         matrix = np.stack(
@@ -341,16 +347,19 @@ class _Measured:
     def interval(
         self, name: str, persons: Array | float, least: float = 0.0, most: float = 1.0
     ) -> tuple[Array, Array, Array, Array]:
-        """Value, standard deviation, low and high, each of the metric's own shape.
-
-        Redraws of few persons understate how far off few persons are: the fewer there are beside the
-        noise, the fewer degrees of freedom has Student's t. The rule was tuned by simulation, which
-        the tests repeat.
-        """
+        """Value, standard deviation, low and high, each of the metric's own shape."""
         value, sd = self.value[name][0], self.redraws[name].std(axis=0, ddof=1)
-        freedom = np.maximum(3.0, np.asarray(persons) / (2 + 5 * self.sigma))
-        half = student.ppf((1 + CONFIDENCE) / 2, freedom) * sd
+        half = self.quantile(persons) * sd
         return value, sd, np.clip(value - half, least, most), np.clip(value + half, least, most)
+
+    def quantile(self, persons: Array | float) -> Array:
+        """Redraws of few persons understate how far off few persons are, so Student's t is wider.
+
+        The fewer there are beside the noise, the fewer degrees of freedom. The rule was tuned by
+        simulation, which the tests repeat.
+        """
+        freedom = np.maximum(3.0, np.asarray(persons) / (2 + 5 * self.sigma))
+        return np.asarray(student.ppf((1 + CONFIDENCE) / 2, freedom))
 
     def scores(
         self, name: str, persons: Array | float, least: float = 0.0, most: float = 1.0
@@ -402,14 +411,12 @@ def _of_scores(
         aucs = tuple(_unknown(auc) if vague.any() else auc for auc in aucs * 2)
     else:
         aucs = tuple(_unknown(auc) if lost else auc for auc, lost in zip(aucs, vague, strict=True))
-    auc = aucs[0]
-    if not two:
-        # Scores of the classes are of the same persons: their mean is no more certain than each.
-        columns = np.array([(one.value, one.sd, one.low, one.high) for one in aucs])
-        auc = EvaluationScore(*columns.mean(axis=0).tolist())
-    balanced = measured.score("balanced_accuracy", float(min(sizes)))
+    # Of a mean over classes each adds its part.
+    several = float(min(rarest)) * max(1, len(names) - 1)
+    auc = aucs[0] if two else _mean_auc(measured, several)
+    balanced = measured.score("balanced_accuracy", several)
     scores = {
-        "auc": auc,
+        "auc": _unknown(auc) if vague.any() else auc,
         "accuracy": measured.score("accuracy", everybody),
         "majority_accuracy": measured.score("majority_accuracy", everybody),
         "balanced_accuracy": _unknown(balanced) if vague.any() else balanced,
@@ -433,6 +440,16 @@ def _of_scores(
         majority=names[majority],
         no_better_than_majority=bool(gain.value - _ONE_SIDED * gain.sd <= 0),
     )
+
+
+def _mean_auc(measured: _Measured, persons: float) -> EvaluationScore:
+    """Each class has its own noise; chance is that of the same persons, and taken for the same in each."""
+    count = measured.value["aucs"].shape[1]
+    chance = measured.redraws["chance"].std(axis=0, ddof=1)
+    noise = np.maximum(measured.redraws["aucs"].var(axis=0, ddof=1) - chance**2, 0.0)
+    sd = float(np.sqrt(chance.mean() ** 2 + noise.sum() / count**2))
+    value, half = float(measured.value["aucs"].mean()), sd * float(measured.quantile(persons))
+    return EvaluationScore(value, sd, max(0.0, value - half), min(1.0, value + half))
 
 
 def _calibration(clean: Array, redraws: Array, sigma: float) -> tuple[Array, Array, Array]:
@@ -480,7 +497,7 @@ def _of_errors(answer: EvaluationAnswer, noisy: Parts, redrawn: Parts) -> Evalua
         result = {
             "persons": total,
             "mean_absolute_error": shares @ middle * width,
-            "root_mean_squared_error": np.sqrt(shares @ square) * width,
+            "root_mean_squared_error": shares @ square * width**2,
             "errors": np.stack([np.interp(x, edges, row) for row in reached]),
         }
         for name, part in (("median_absolute_error", 0.5), ("absolute_error_90", 0.9)):
@@ -488,17 +505,27 @@ def _of_errors(answer: EvaluationAnswer, noisy: Parts, redrawn: Parts) -> Evalua
             result[name] = np.array(found) * width
         return result
 
-    measured = _Measured(
-        numbers(first),
-        numbers(denoised("errors", redrawn["errors"])),
-        float(answer.sigma_of("errors")[0]),
+    value, redraws = numbers(first), numbers(denoised("errors", redrawn["errors"]))
+    median = value["median_absolute_error"]
+    # Weights that are not negative have too many large errors: redraws tell how many. Half of all persons
+    # have an error of the median or more.
+    for name, least in (
+        ("mean_absolute_error", median / 2),
+        ("root_mean_squared_error", median**2 / 2),
+    ):
+        value[name] = np.maximum(2 * value[name] - redraws[name].mean(), least)
+    measured = _Measured(value, redraws, float(answer.sigma_of("errors")[0]))
+    persons = float(value["persons"][0])
+    scores = {name: measured.score(name, persons, most=width) for name in value if name in _NAMES}
+    squared = measured.score("root_mean_squared_error", persons, most=width**2)
+    root = np.sqrt([squared.value, squared.low, squared.high]).tolist()
+    scores["root_mean_squared_error"] = EvaluationScore(
+        root[0], (root[2] - root[1]) / (2 * float(measured.quantile(persons))), *root[1:]
     )
-    persons = float(measured.value["persons"][0])
-    names = [name for name in measured.value if name in _NAMES]
     return EvaluationMetrics(
         answer=answer,
         persons=measured.score("persons", persons, most=np.inf),
-        scores={name: measured.score(name, persons, most=width) for name in names},
+        scores=scores,
         curves=(measured.curve(ERRORS, "", "errors", x * width, persons),),
     )
 

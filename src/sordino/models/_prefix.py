@@ -36,11 +36,12 @@ def column_norms(cells: int) -> Array:
     return _series(cells)[1]
 
 
-def prefix_noise(cells: int, rng: np.random.Generator) -> Array:
-    """Noise for `cells` ordered cells at sigma 1: add it, times sigma, to their weights."""
+def prefix_noise(cells: int, rng: np.random.Generator, draws: tuple[int, ...] = ()) -> Array:
+    """Noise for `cells` ordered cells at sigma 1 (*draws, cells): add it, times sigma, to their weights."""
     inverse, norms = _series(cells)
-    z = rng.standard_normal(cells)
-    return np.asarray(norms * fftconvolve(z, inverse)[:cells])
+    z = rng.standard_normal((*draws, cells))
+    inverse = inverse.reshape((1,) * len(draws) + (cells,))
+    return np.asarray(norms * fftconvolve(z, inverse, axes=-1)[..., :cells])
 
 
 def prefix_error(cells: int) -> Array:
