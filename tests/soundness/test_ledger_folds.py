@@ -30,9 +30,12 @@ from typer.testing import CliRunner
 import sordino
 from sordino._base.errors import PrivacyWarning, SordinoError
 from sordino.app.cli._main import app
+from sordino.engine._charging import LedgerAccount
 from sordino.engine.ledger._ledger import Ledger
 from sordino.engine.ledger._marks import Marks
+from sordino.models._linear import source_of
 from sordino.parts._losses import Logistic
+from tests.ledger.helpers import gaussian
 
 N, D, FOLDS = 120, 3, 3
 RNG = np.random.default_rng(0)
@@ -204,6 +207,36 @@ def test_training_on_a_file_decides_which_rows_there_are(ledger: Ledger, tmp_pat
     model(ledger, None).fit(X, Y)
     with pytest.raises(SordinoError, match="more of 'people'"):
         model(ledger, None).fit(X[:FOLD], Y[:FOLD])
+
+
+def test_persons_are_known_by_their_ids(tmp_path: Path) -> None:
+    """Page 06, 7 and 9: 7, 7.0 and "7" are one person; other columns of the same persons are their data."""
+    made = Ledger.create(tmp_path / "a.ledger")
+    pd.DataFrame({"patient": [1, 2, 2, 7], "age": [3, 4, 5, 6]}).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    add = ["ledger", "add", "people", "--mu", "9", "--ledger", str(made.path), "--unit", "person"]
+    add += ["--data", str(tmp_path / "t.csv")]
+    done = CliRunner().invoke(app, [*add, "--person-column", "patent"])
+    assert "did you mean 'patient'?" in " ".join(done.stderr.split())
+    assert CliRunner().invoke(app, [*add, "--person-column", "patient"]).exit_code == 0
+    assert made.knows_marks("people") == "persons"
+
+    def charge(ids: list[Any], run: str, parts: str = "refuse") -> None:
+        source = source_of(
+            np.ones((len(ids), 2)), np.ones(len(ids)), rows=None, groups=ids, parts=parts
+        )
+        account = LedgerAccount.of(made, "people", source)
+        assert account is not None
+        account.charge(gaussian(0.1, unit="person"), run, None)
+
+    charge(["7", 7.0, " 2", 1, None], "r1")
+    with pytest.raises(SordinoError, match="knows more of 'people'"):
+        charge([1, 2], "r2")
+    charge([1, 2, 99], "r3", "charge")
+    with pytest.raises(SordinoError, match="other data"):
+        charge([98, 99], "r4", "charge")
+    assert len(made.reservations()) == 2
 
 
 def test_marks_are_of_values() -> None:

@@ -50,7 +50,7 @@ from sordino.models._rows import RowPreparation, blocks
 from sordino.parts import LinearLoss
 from sordino.planning import Plan, plan
 from sordino.planning.recipes import recipe_named
-from sordino.privacy import FIT, ROW, require_one_row
+from sordino.privacy import FIT, ROW, person_ids, require_one_row
 
 _NO_ROWS = "{what} must be arrays of as many rows, with one target for each row"
 # scikit-learn's tools know a refusal of labels by its first words.
@@ -536,14 +536,23 @@ _PARTS = ({"train", "test"}, {"train_idx", "val_idx"})
 _SPLITTERS = ("cv", "cv_orig")
 
 
-def source_of(X: Features, y: ArrayLike, *, rows: int, parts: str = REFUSE) -> Source:
+def source_of(
+    X: Features,
+    y: ArrayLike,
+    *,
+    rows: int | None,
+    parts: str = REFUSE,
+    groups: ArrayLike | None = None,
+) -> Source:
     """The data set of a fit on (X, y).
 
     A ledger knows it by its rows with their labels, or by its rows alone: what else is predicted from
     the same rows is charged to the same budget, and so ledgers of sordino 0.5.0, which knew the rows
     alone, still know them. A fit decides nothing about which rows that are: it may be one of a fold.
+    Of persons with several rows, whose ids are `groups`, no number of rows is told.
     """
-    return Source((X, y), also=(X,), rows=rows, pins=False, units=X, parts=parts)
+    persons = None if groups is None else person_ids(groups)
+    return Source((X, y), also=(X,), rows=rows, pins=False, units=X, persons=persons, parts=parts)
 
 
 def refuse_folds(ledger: object, parts: str = REFUSE) -> None:

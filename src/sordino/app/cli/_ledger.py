@@ -11,13 +11,15 @@ import typer
 from rich.markup import escape
 
 from sordino import models, planning, privacy
-from sordino._base.errors import SordinoError
+from sordino._base.errors import SordinoError, nearest
 from sordino._base.types import Json
 from sordino.app.cli._console import new_table, out, say
 from sordino.engine import ledger as ledgers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pandas as pd
 
     from sordino.engine.ledger import Headroom, Ledger, LedgerEntry, Status
 
@@ -64,6 +66,9 @@ def add(
     target: Annotated[
         str | None, typer.Option(help="The column of --data that models predict.")
     ] = None,
+    person_column: Annotated[
+        str | None, typer.Option(help="The column of --data with people's ids: whose data it is.")
+    ] = None,
     ledger: _File = None,
     who: _Who = None,
 ) -> None:
@@ -74,11 +79,9 @@ def add(
     book = _opened(ledger)
     known: Json = {}
     if data is not None:
-        frame = models.read_table(data)
-        features = frame if target is None else frame.drop(columns=[target], errors="ignore")
-        known = {"fingerprint": book.fingerprint(frame), "marks": book.marks(features)}
-    elif target is not None:
-        raise SordinoError("--target is a column of --data; give --data too")
+        known = _known(book, models.read_table(data), target, person_column)
+    elif target is not None or person_column is not None:
+        raise SordinoError("--target and --person-column are columns of --data; give --data too")
     built = book.add_dataset(
         name,
         epsilon=epsilon,
@@ -182,6 +185,19 @@ def verify(ledger: _File = None, as_json: _Json = False) -> None:
         f"{result.reservations} runs, head {result.head[:16]}",
         soft_wrap=True,
     )
+
+
+def _known(book: Ledger, frame: pd.DataFrame, target: str | None, person: str | None) -> Json:
+    """What a ledger knows a table by: all of it, and its rows without the target or its persons."""
+    names = [str(name) for name in frame.columns]
+    for name in (target, person):
+        if name is not None and name not in names:
+            raise SordinoError(f"the table has no column {name!r}{nearest(name, names)}")
+    if person is not None:
+        marks = book.marks(privacy.person_ids(frame[person]), persons=True)
+    else:
+        marks = book.marks(frame.drop(columns=[] if target is None else [target]))
+    return {"fingerprint": book.fingerprint(frame), "marks": marks}
 
 
 def _named(path: Path | None) -> Path:
