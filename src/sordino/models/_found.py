@@ -29,7 +29,6 @@ from sordino.models._kinds import (
 )
 from sordino.models._release import (
     DATES,
-    DECLARED,
     NUMBERS,
     TEXT,
     UNKNOWN,
@@ -37,7 +36,6 @@ from sordino.models._release import (
     TableAnswer,
     date_edges,
     number_edges,
-    total_error,
 )
 from sordino.models._schema import Categorical, Column, Numeric, Schema, Value
 
@@ -238,7 +236,7 @@ def _fact(name: str, column: Column | None, is_declared: bool, answer: TableAnsw
 
 
 def found_task(values: ColumnAnswer, numbers: ColumnAnswer) -> str:
-    """ "regression" where the target is numbers and its frequent values are not most of them; else "classes"."""
+    """ "regression" for numbers most of which are no frequent values; else "classes"."""
     kept = math.fsum(weight for _, weight in values.values)
     regression = numbers.kind == NUMBERS and kept < _OF_ALL * numbers.numbers
     return "regression" if regression else "classes"

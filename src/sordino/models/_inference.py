@@ -251,7 +251,8 @@ def declared_columns(
 ) -> dict[str, Numeric | Categorical]:
     """The columns that are declared: by name, or all as numbers where there is one pair of bounds."""
     found: dict[str, Numeric | Categorical] = {
-        name: Categorical(name, values) for name, values in _by_name("categories", categories).items()
+        name: Categorical(name, values)
+        for name, values in _by_name("categories", categories).items()
     }
     if isinstance(feature_bounds, Mapping):
         given = _by_name("feature_bounds", feature_bounds)

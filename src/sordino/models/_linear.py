@@ -209,9 +209,7 @@ class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
             momentum=settings.momentum,
         )
 
-    def _planned(
-        self, examples: int | None, settings: Settings, asked: Json, **about: Any
-    ) -> Plan:
+    def _planned(self, examples: int | None, settings: Settings, asked: Json, **about: Any) -> Plan:
         """The run with these settings; its learning rate is not chosen yet, unless it was asked for.
 
         Without `examples` their number is private: secret slots. `about` is what a plan says besides.
@@ -222,7 +220,9 @@ class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
             wanted["average"] = AVERAGE
         if examples is None:
             if self.batch_size is not None:
-                raise SordinoError("batch_size needs examples, the declared number of rows or persons")
+                raise SordinoError(
+                    "batch_size needs examples, the declared number of rows or persons"
+                )
             about["slot_count"] = 1 if recipe.full_batch else STEPS_PER_EPOCH
         else:
             about |= {"examples": examples, "batch_size": settings.batch_size}

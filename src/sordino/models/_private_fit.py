@@ -1,12 +1,12 @@
-"""A fit on a raw table: what is not declared is found inside the budget, and who is held out scores the model.
+"""A fit on a raw table: what is not declared is found inside the budget; people held out score the model.
 
     plan      a release of what the table holds, training, an evaluation: one guarantee, one charge
     release   noisy numbers about the training persons' cells -> schema, classes, how many they are
     training  the settled plan (learning rate and divisor follow from the release) on the schema's features
     scores    noisy numbers about the held-out persons
 
-Noise sizes, steps and the model's clip are decided before the first record is read; what follows from the release is
-post-processing (papers/06, section 3.6). Nothing here raises, warns or shapes an array in view of one person.
+Noise sizes, steps and the model's clip are decided before the first record is read; what follows from the
+release is post-processing (papers/06, section 3.6). Nothing here raises or warns in view of one person.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sordino._base.errors import SordinoError, require_choice, require_fraction, shown
 from sordino._base.keys import RunKey
+from sordino._base.types import Json
 from sordino.engine import HeldKey, LedgerAccount, Result, Source, query_key, train
 from sordino.engine.ledger import Ledger
 from sordino.models._cells import Cells, RawTable, read_cells
@@ -299,7 +300,7 @@ def find(
             assert answer is not None
             bounds = found_bounds(answer)
     persons = trained if trained is not None else max(1, round(answer.persons if answer else 1))
-    public = {"target": facts.target, "classes": classes, "target_bounds": bounds}
+    public: Json = {"target": facts.target, "classes": classes, "target_bounds": bounds}
     formats = table.features.date_formats
     if answer is None or not set(facts.names) - set(facts.declared):
         schema = Schema(
@@ -326,9 +327,7 @@ def find(
 
 def declared_fact(column: Numeric | Categorical) -> ColumnFact:
     """What is said of a column whose description is public."""
-    return ColumnFact(
-        column.name, True, "its description is public", "declared", column.to_json()
-    )
+    return ColumnFact(column.name, True, "its description is public", "declared", column.to_json())
 
 
 def _words(classes: Sequence[Value]) -> tuple[str, ...]:
@@ -413,7 +412,7 @@ def settled(
     task: str,
     persons: int,
 ) -> Plan:
-    """The plan once the release said how many train, and what is predicted: the same noise and guarantee."""
+    """The plan once the release said how many train and what is predicted: with the same guarantee."""
     if not plan.population.is_declared:
         plan = plan.settled(persons)
     queries = tuple(

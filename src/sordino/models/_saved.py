@@ -229,10 +229,6 @@ def _rows_json(prepare: RowPreparation) -> Json:
     }
 
 
-def _usual(schema: Schema | None) -> RowPreparation:
-    return RowPreparation() if schema is None else RowPreparation.for_schema(schema)
-
-
 def _rows(arrays: _Arrays, columns: int) -> dict[str, Any]:
     """What `_rows_json` wrote."""
     found, usual = arrays.json("rows"), RowPreparation()

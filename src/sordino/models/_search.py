@@ -54,12 +54,12 @@ from sordino.models._linear import (
     PrivateLinear,
     Public,
     RandomState,
-    _seed,
     check_lengths,
     note_fit,
     one_release,
     public_pair,
     refuse_folds,
+    seed_of,
     source_of,
 )
 from sordino.models._rehearsal import (
@@ -274,7 +274,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             person_ids=groups,
             rows=rows,
         )
-        seed = _seed(self.random_state)
+        seed = seed_of(self.random_state)
         key = RunKey.fresh() if seed is None else RunKey.from_insecure_seed(seed)
         draw = key.generator("search")
         held = 0 if public is not None else self._holdout_rows(rows)
@@ -351,7 +351,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     def _seeded(self, seed: int | None) -> bool:
         """Whether the noise of trials is from a seed, the search's or the estimator's own."""
         own = self.estimator.get_params().get("random_state")
-        return seed is not None or _seed(copy.deepcopy(own)) is not None
+        return seed is not None or seed_of(copy.deepcopy(own)) is not None
 
     def _holdout_rows(self, rows: int) -> int:
         if self.scoring is not None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sordino._base.errors import SordinoError, require_choice, require_count
+from sordino._base.types import Json
 from sordino.engine import HeldKey, Source, compilation_cache
 from sordino.models._checks import Features
 from sordino.models._defaults import STEPS_PER_EPOCH, choose_learning_rate, choose_settings
@@ -37,7 +38,7 @@ from sordino.privacy import ADJACENCIES, FIT, ROW, Adjacency, Unit, require_one_
 
 
 @dataclass(eq=False, repr=False)
-class TableLinear(PrivateLinear):  # type: ignore[misc]
+class TableLinear(PrivateLinear):
     """`PrivateLinear` that also fits raw tables; subclasses say what is predicted."""
 
     def _pays(self, X: Features) -> bool:
@@ -55,7 +56,7 @@ class TableLinear(PrivateLinear):  # type: ignore[misc]
         sample_weight: ArrayLike | None,
         *,
         task: str,
-        classes: Sequence[Value] | None = None,
+        classes: tuple[Value, ...] | None = None,
         bounds: tuple[float, float] | None = None,
         class_weight: object = None,
     ) -> bool:
@@ -97,7 +98,9 @@ class TableLinear(PrivateLinear):  # type: ignore[misc]
         if not (missing or self.evaluate or facts.balanced):
             return False
         if missing and self.undeclared == REFUSE:
-            raise SordinoError(f"not declared: {'; '.join(missing)}; declare them, or use undeclared='pay'")
+            raise SordinoError(
+                f"not declared: {'; '.join(missing)}; declare them, or use undeclared='pay'"
+            )
         if self.noise != "gaussian":
             raise SordinoError(
                 "discrete noise is for tables with everything declared and evaluate=0; declare what is "
@@ -124,7 +127,7 @@ class TableLinear(PrivateLinear):  # type: ignore[misc]
         seed = seed_of(self.random_state)
         key = HeldKey.of(self.checkpoint, self.run_key, seed)
         self._warn([], seeded=seed is not None, stacklevel=4)
-        about = {"adjacency": asked.adjacency, "unit": unit, "delta": asked.delta}
+        about: Json = {"adjacency": asked.adjacency, "unit": unit, "delta": asked.delta}
         with compilation_cache():
             run = fit_table(
                 table,
@@ -190,7 +193,9 @@ class TableLinear(PrivateLinear):  # type: ignore[misc]
         self, X: Features, y: ArrayLike, groups: object, weights: object, rows: int
     ) -> Source:
         """What a ledger, and a run that goes on, know a raw table by."""
-        more = tuple(part for part in (groups, weights) if part is not None and not isinstance(part, str))
+        more = tuple(
+            part for part in (groups, weights) if part is not None and not isinstance(part, str)
+        )
         return Source((X, y, *more), also=(X,), rows=rows, pins=False, units=X, parts=self.parts)
 
     def _on_plan(self, built: Plan) -> None:
