@@ -379,31 +379,24 @@ def apart(table: Table, key: RunKey, share: float) -> tuple[Table, Table | None]
     return table.take(~out), table.take(out)
 
 
-def evaluated(
-    query: Evaluation,
-    held: Table,
-    scores: NDArray[np.float64],
-    key: RunKey,
-    found: Found,
-    unit: str,
-) -> EvaluationAnswer:
+def evaluated(held: HeldOut, scores: NDArray[np.float64], found: Found) -> EvaluationAnswer:
     """The private scores of the released model."""
+    target, own = held.table.target, query_key(held.query, held.key)
     if found.task == CLASSES:
         assert found.classes is not None
         return run_evaluation(
-            query,
-            held.target.positions(found.classes),
+            held.query,
+            target.positions(found.classes),
             scores,
-            held.owners,
-            query_key(query, key),
+            held.table.owners,
+            own,
             classes=found.classes,
             majority=None if found.counts is None else int(np.argmax(found.counts)),
-            unit=unit,
+            unit=held.unit,
         )
-    numbers = held.target.numbers
-    truth = np.full(held.rows, np.nan) if numbers is None else numbers
+    truth = np.full(held.table.rows, np.nan) if target.numbers is None else target.numbers
     return run_evaluation(
-        query, truth, scores, held.owners, query_key(query, key), bounds=found.bounds, unit=unit
+        held.query, truth, scores, held.table.owners, own, bounds=found.bounds, unit=held.unit
     )
 
 
@@ -432,8 +425,17 @@ class Run:
     result: Result
     preparation: RowPreparation
     weights: Mapping[str, float] | None
-    held: Table | None
-    evaluation: Evaluation | None
+    person_column: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Who is held out, for the evaluation of the model; AS SENSITIVE AS THE DATA."""
+
+    table: Table
+    query: Evaluation
+    key: RunKey
+    unit: str
 
 
 def losses_of(task: str, classes: int = 2) -> LinearLoss:
@@ -456,10 +458,12 @@ def fit_table(
     dataset: str | None = None,
     class_weight: object = None,
     intercept: bool = True,
+    unit: str,
+    person_column: str | None = None,
     on_plan: Callable[[Plan], None] | None = None,
-    on_found: Callable[[Found], None] | None = None,
+    on_found: Callable[[Found, Plan], None] | None = None,
     **train_options: Any,
-) -> Run:
+) -> tuple[Run, HeldOut | None]:
     """Release, training and what the evaluation needs, under one plan and one charge.
 
     Args:
@@ -509,12 +513,15 @@ def fit_table(
         **train_options,
     )
     if on_found is not None:
-        on_found(found)
+        on_found(found, plan)
     named = None
     if of_classes is not None and found.classes is not None:
         pairs = zip(found.classes, of_classes.tolist(), strict=True)
         named = {str(label): float(weight) for label, weight in pairs}
-    return Run(found, result, preparation, named, held, evaluation)
+    run = Run(found, result, preparation, named, person_column)
+    if held is None or evaluation is None:
+        return run, None
+    return run, HeldOut(held, evaluation, key.key, unit)
 
 
 def _weights_of(

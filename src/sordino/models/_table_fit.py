@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,7 @@ from sordino.engine import HeldKey, Source, compilation_cache
 from sordino.models._checks import Features
 from sordino.models._defaults import STEPS_PER_EPOCH, choose_learning_rate, choose_settings
 from sordino.models._inference import declared_columns
-from sordino.models._linear import PrivateLinear, refuse_folds, seed_of
+from sordino.models._linear import PrivateLinear, note_fit, refuse_folds, seed_of
 from sordino.models._private_fit import (
     REFUSE,
     TAKE,
@@ -24,6 +24,7 @@ from sordino.models._private_fit import (
     Asked,
     Facts,
     Found,
+    HeldOut,
     Run,
     evaluated,
     fit_table,
@@ -36,17 +37,23 @@ from sordino.planning import Plan, Query
 from sordino.planning.recipes import recipe_named
 from sordino.privacy import ADJACENCIES, FIT, ROW, Adjacency, Unit, require_one_row
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 @dataclass(eq=False, repr=False)
 class TableLinear(PrivateLinear):
     """`PrivateLinear` that also fits raw tables; subclasses say what is predicted."""
 
-    def _pays(self, X: Features) -> bool:
-        """Whether what is not declared is found inside the budget; else it is taken from the data."""
+    def _pays(self, X: Features, *, special: bool = False) -> bool:
+        """Whether what is not declared is found inside the budget; else it is taken from the data.
+
+        `special`: whether something is asked for that only raw tables' fits have.
+        """
         require_choice("undeclared", self.undeclared, UNDECLARED)
         if self.undeclared != "auto":
             return self.undeclared != TAKE
-        return hasattr(X, "columns") and hasattr(X, "iloc")
+        return special or (hasattr(X, "columns") and hasattr(X, "iloc"))
 
     def _fit_table(
         self,
@@ -61,12 +68,36 @@ class TableLinear(PrivateLinear):
         class_weight: object = None,
     ) -> bool:
         """Fit on a raw table, where that is asked for; False where all is declared, and nobody held out."""
-        if not self._pays(X):
+        made = self._table_run(X, y, groups, sample_weight, task, classes, bounds, class_weight)
+        if made is not None:
+            self._keep_table(*made, y)
+        return made is not None
+
+    def _table_run(
+        self,
+        X: Features,
+        y: ArrayLike,
+        groups: ArrayLike | str | None,
+        sample_weight: ArrayLike | None,
+        task: str,
+        classes: tuple[Value, ...] | None = None,
+        bounds: tuple[float, float] | None = None,
+        class_weight: object = None,
+    ) -> tuple[Run, HeldOut | None] | None:
+        """The run on a raw table; None where none is asked for."""
+        personal = groups is not None and not self.one_row_per_person
+        special = personal or sample_weight is not None or class_weight is not None
+        if not self._pays(X, special=special or bool(self.evaluate)):
+            if special:
+                raise SordinoError(
+                    "groups, sample_weight and class_weight go with undeclared='pay'; declare all facts, and "
+                    "nothing is paid"
+                )
             if self.evaluate:
                 raise SordinoError(
                     "evaluate holds people out inside the budget, which goes with undeclared='pay'"
                 )
-            return False
+            return None
         if y is None:
             raise SordinoError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
@@ -95,8 +126,8 @@ class TableLinear(PrivateLinear):
             task=task,
         )
         missing = facts.missing()
-        if not (missing or self.evaluate or facts.balanced):
-            return False
+        if not (missing or self.evaluate or special):
+            return None
         if missing and self.undeclared == REFUSE:
             raise SordinoError(
                 f"not declared: {'; '.join(missing)}; declare them, or use undeclared='pay'"
@@ -106,7 +137,7 @@ class TableLinear(PrivateLinear):
                 "discrete noise is for tables with everything declared and evaluate=0; declare what is "
                 f"missing ({'; '.join(missing) or 'the evaluation'}), or use noise='gaussian'"
             )
-        refuse_folds(self.ledger)
+        refuse_folds(self.ledger, self.parts)
         unit = self._unit(groups)
         if table.ids is None or self.one_row_per_person:
             stated = bool(self.one_row_per_person)
@@ -125,11 +156,15 @@ class TableLinear(PrivateLinear):
             bins=self.bins,
         )
         seed = seed_of(self.random_state)
+        if seed is not None and self.run_key is not None:
+            raise SordinoError("give random_state or run_key, not both")
         key = HeldKey.of(self.checkpoint, self.run_key, seed)
+        if self.ledger is None:
+            note_fit(hashed_rows(table.features.frame), stacklevel=4)
         self._warn([], seeded=seed is not None, stacklevel=4)
         about: Json = {"adjacency": asked.adjacency, "unit": unit, "delta": asked.delta}
         with compilation_cache():
-            run = fit_table(
+            return fit_table(
                 table,
                 facts,
                 asked,
@@ -139,6 +174,8 @@ class TableLinear(PrivateLinear):
                 source=self._table_source(X, y, groups, sample_weight, table.rows),
                 class_weight=class_weight,
                 intercept=bool(self.fit_intercept),
+                unit=unit,
+                person_column=_column_of(groups),
                 on_plan=self._on_plan,
                 on_found=self._on_found,
                 person_power=self.person_power,
@@ -148,14 +185,25 @@ class TableLinear(PrivateLinear):
                 dataset=self.dataset,
                 one_row_per_person=bool(self.one_row_per_person) or unit == ROW,
             )
-        self._keep_run(run, len(names))
-        self.feature_names_in_ = np.array(names, dtype=object)
+
+    def _keep_table(self, run: Run, held: HeldOut | None, y: ArrayLike) -> None:
+        """The fitted attributes that a raw table's fit has."""
+        result, prepare = run.result, run.preparation
+        assert prepare.schema is not None
+        names = [fact.name for fact in run.found.columns]
+        self.n_features_in_, self.feature_names_in_ = len(names), np.array(names, dtype=object)
+        self._preparation, self.schema_, self.columns_ = prepare, prepare.schema, run.found.columns
+        self.table_run_ = run
+        self.plan_ = result.plan
+        self.guarantee_ = replace(result.guarantee, scope=FIT, insecure=result.insecure)
+        self.history_ = result.history
+        self.result_ = replace(result, guarantee=self.guarantee_)
+        self.coef_, self.intercept_ = prepare.to_features(result.params, len(names))
         self._keep_target(run.found, y)
-        if run.held is not None and run.evaluation is not None:
-            scores = self._scores(run.held.features.frame)
-            self._answer = evaluated(run.evaluation, run.held, scores, key.key, run.found, unit)
-            self.evaluation_ = self._answer.metrics()
-        return True
+        self.__dict__.pop("evaluation_", None)
+        if held is not None:
+            scores = self._scores(held.table.features.frame)
+            self.evaluation_ = evaluated(held, scores, run.found).metrics()
 
     def _unit(self, groups: object) -> str:
         """Whose data is protected, where nobody said: persons if there are ids, else rows."""
@@ -201,23 +249,8 @@ class TableLinear(PrivateLinear):
     def _on_plan(self, built: Plan) -> None:
         """Told of a raw table's plan before any record is read."""
 
-    def _on_found(self, found: Found) -> None:
+    def _on_found(self, found: Found, built: Plan) -> None:
         """Told of what a release found, once it is paid for."""
-
-    def _keep_run(self, run: Run, columns: int) -> None:
-        """The fitted attributes that a raw table's fit has."""
-        result, prepare = run.result, run.preparation
-        self.n_features_in_ = columns
-        self._preparation = prepare
-        self._found = run.found
-        self.schema_ = prepare.schema
-        self.columns_ = run.found.columns
-        self.class_weights_ = run.weights
-        self.plan_ = result.plan
-        self.guarantee_ = replace(result.guarantee, scope=FIT, insecure=result.insecure)
-        self.history_ = result.history
-        self.result_ = replace(result, guarantee=self.guarantee_)
-        self.coef_, self.intercept_ = prepare.to_features(result.params, columns)
 
     def _keep_target(self, found: Found, y: ArrayLike) -> None:
         """The fitted attributes that say what is predicted."""
@@ -226,3 +259,19 @@ class TableLinear(PrivateLinear):
     def _scores(self, X: Features) -> NDArray[np.float64]:
         """What an evaluation compares with the truth."""
         raise NotImplementedError
+
+
+def hashed_rows(frame: pd.DataFrame) -> NDArray[np.float32]:
+    """A few numbers that stand for each row, to notice rows that come again."""
+    import pandas as pd
+
+    plain = frame.astype({name: str for name in frame if frame[name].dtype == object})
+    words = pd.util.hash_pandas_object(plain, index=False).to_numpy(np.uint64)
+    return words[:, None].view(np.float32)
+
+
+def _column_of(groups: object) -> str | None:
+    """The name of the column that persons are told by."""
+    if groups is None:
+        return None
+    return groups if isinstance(groups, str) else str(getattr(groups, "name", None) or "groups")
