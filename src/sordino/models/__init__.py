@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from sordino.models._folder import REPORT as REPORT
     from sordino.models._folder import check_free as check_free
     from sordino.models._folder import staged_folder as staged_folder
+    from sordino.models._metrics import EvaluationMetrics as EvaluationMetrics
     from sordino.models._pack import DECLARED as DECLARED
     from sordino.models._pack import TAKEN as TAKEN
     from sordino.models._pack import pack_facts as pack_facts
     from sordino.models._pack import verify_pack as verify_pack
     from sordino.models._pack import write_pack as write_pack
-    from sordino.models._metrics import EvaluationMetrics as EvaluationMetrics
     from sordino.models._rows import PublicWhitening as PublicWhitening
     from sordino.models._rows import RowPreparation as RowPreparation
     from sordino.models._saved import load_model as load_model
