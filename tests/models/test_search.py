@@ -113,7 +113,7 @@ def test_a_private_holdout_is_scored_with_noise_and_never_trained_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parts: dict[str, Any] = {"trained": set(), "noise": []}
-    true_fit, true_score = PrivateClassifier.fit, module._NoisyScore.__call__
+    true_fit, true_score = PrivateClassifier.fit, module.NoisyScore.__call__
     index = {tuple(row): number for number, row in enumerate(X)}
 
     def fit(self: Any, rows: Any, y: Any) -> Any:
@@ -130,7 +130,7 @@ def test_a_private_holdout_is_scored_with_noise_and_never_trained_on(
         return value
 
     monkeypatch.setattr(PrivateClassifier, "fit", fit)
-    monkeypatch.setattr(module._NoisyScore, "__call__", score)
+    monkeypatch.setattr(module.NoisyScore, "__call__", score)
     made = searching(method="composition", n_trials=40, holdout=0.25, random_state=1)
     made.set_params(param_distributions={"learning_rate": loguniform(0.1, 4)})
     found = made.fit(X, Y)
@@ -150,7 +150,7 @@ def test_regression_is_scored_within_its_bounds() -> None:
     found = searching(estimator=base, epsilon=8.0).fit(X, y)
     assert 0.5 < found.best_score_ < 1.5
     assert found.predict(X).shape == (ROWS,)
-    score = module._NoisyScore(X, y, 0.0, np.random.default_rng(0))
+    score = module.NoisyScore(X, y, 0.0, np.random.default_rng(0))
 
     class Far:
         target_bounds_ = (-1.0, 1.0)
@@ -257,8 +257,8 @@ def test_what_makes_no_sense_is_refused_before_any_trial(
 
 
 def test_holdouts_that_would_not_be_private_are_refused(watched: list[Any]) -> None:
-    with pytest.raises(SordinoError, match="scoring is for public"):
-        searching(scoring="roc_auc").fit(X, Y)
+    with pytest.raises(SordinoError, match="for public validation data"):
+        searching(scoring=len).fit(X, Y)
     with pytest.raises(SordinoError, match="leaves nothing"):
         searching(holdout=0.001).fit(X, Y)
     with pytest.raises(SordinoError, match="between training and scoring"):

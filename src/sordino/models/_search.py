@@ -13,29 +13,30 @@ The best of ten private runs is not as private as one of them. Two ways to pay:
   is ever seen; the price hardly grows with the number of trials
   (`sordino.privacy.SelectionGuarantee`; Papernot & Steinke 2022).
 * "composition": exactly `n_trials` trials, all of which may be looked at; each gets mu / sqrt(n_trials).
+* "folds": the same, each trained and scored in `folds` folds of the private rows, and the best one trained
+  once more on all of them; see `sordino.models._scores`.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cached_property
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import ParameterSampler
 from sklearn.utils import Tags, _safe_indexing, column_or_1d
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _num_samples, check_consistent_length, check_is_fitted
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
-from sordino._base.codec import digest_of
 from sordino._base.errors import (
     SordinoError,
     require_choice,
@@ -47,7 +48,7 @@ from sordino._base.keys import RunKey
 from sordino._base.types import Json
 from sordino.engine import LedgerAccount, Source
 from sordino.engine.ledger import Ledger
-from sordino.models._checks import Features, Labels, Rows, discreetly
+from sordino.models._checks import Features, Labels, discreetly
 from sordino.models._defaults import AUTO
 from sordino.models._linear import (
     DELTA_TIMES_ROWS,
@@ -57,7 +58,6 @@ from sordino.models._linear import (
     check_lengths,
     note_fit,
     one_release,
-    public_pair,
     refuse_folds,
     seed_of,
     source_of,
@@ -73,11 +73,24 @@ from sordino.models._rehearsal import (
     text_of,
     unsaid,
 )
+from sordino.models._scores import (
+    EvaluationOf,
+    FoldPrices,
+    NoisyScore,
+    PublicScore,
+    Scorer,
+    checked_scoring,
+    folds_of,
+    owners_of,
+    predictions_of,
+    whole_targets,
+)
+from sordino.models._search_plan import COMPOSITION, FOLDS, STOPPING, SearchPlan, check_price
 from sordino.parts.sampling import FIXED
-from sordino.planning import Plan
 from sordino.privacy import (
     LOGARITHMIC,
     SEARCH,
+    Adjacency,
     Guarantee,
     SelectionGuarantee,
     StoppingLaw,
@@ -85,12 +98,10 @@ from sordino.privacy import (
     composed_mu,
     epsilon_from_mu,
     mu_from_epsilon_delta,
+    person_ids,
     require_one_row,
-    rounded_up,
 )
 
-STOPPING, COMPOSITION = "random-stopping", "composition"
-Scorer: TypeAlias = Callable[[BaseEstimator, Features, ArrayLike], float]
 _NO_TARGETS = "{what} must hold one target for each row"
 # What the search decides itself, or what would change what a trial costs.
 _NOT_SEARCHED = (
@@ -107,78 +118,6 @@ _NOT_SEARCHED = (
     "dataset",
     "examples",
 )
-
-
-@dataclass(frozen=True)
-class SearchPlan:
-    """A whole search, decided before a record is read: what a ledger charges as one run.
-
-    Attributes:
-      trial_mu: every trial, its score included, is trial_mu-GDP.
-      searched: the candidates, in words.
-      best: the plan of the trial that was released, once there is one. It states a trial's share
-        of the price, not the price: `guarantee` is what the release costs.
-    """
-
-    guarantee: Guarantee | SelectionGuarantee
-    method: str
-    trial_mu: float
-    n_trials: float
-    estimator: str
-    searched: tuple[tuple[str, str], ...]
-    holdout: int = 0
-    best: Plan | None = field(default=None, compare=False, repr=False)
-
-    recipe = "search"
-
-    def verify(self) -> None:
-        """Refuse a search whose trials cost more than the guarantee that it states."""
-        stated = self.guarantee
-        if isinstance(stated, SelectionGuarantee):
-            kept = self.trial_mu <= stated.base_mu and self.n_trials == stated.law.mean
-        else:
-            runs = int(self.n_trials)
-            kept = runs == self.n_trials and not stated.is_amplified
-            kept = kept and self.trial_mu <= composed_mu(stated.gaussian_mu, runs)
-        if not kept:
-            raise SordinoError(
-                "this search states a guarantee that its trials do not give; plan the search again"
-            )
-
-    def to_json(self) -> Json:
-        return {
-            "format": "sordino-search",
-            "version": 1,
-            "method": self.method,
-            "trial_mu": self.trial_mu,
-            "n_trials": self.n_trials,
-            "estimator": self.estimator,
-            "searched": dict(self.searched),
-            "holdout": self.holdout,
-            "guarantee": self.guarantee.to_json(),
-        }
-
-    @cached_property
-    def hash(self) -> str:
-        """SHA-256 of the canonical JSON."""
-        return digest_of(self.to_json())
-
-    def lines(self) -> list[tuple[str, str]]:
-        """The page as (heading, text) pairs, as of a `Plan`."""
-        secret = self.method == STOPPING
-        trials = f"{self.n_trials:.4g}{' on average, how many is secret' if secret else ''}"
-        return [
-            ("search", f"{self.method}, {self.estimator}"),
-            ("guarantee", self.guarantee.sentence()),
-            ("trials", f"{trials}; a trial's share is {rounded_up(self.trial_mu)}-GDP"),
-            *((name, values) for name, values in self.searched),
-            ("plan", self.hash[:16]),
-        ]
-
-    def __str__(self) -> str:
-        pairs = self.lines()
-        width = max(len(heading) for heading, _ in pairs)
-        return "\n".join(f"{heading:>{width}}  {text}" for heading, text in pairs)
 
 
 def _has(name: str) -> Callable[[PrivateSearch], bool]:
@@ -209,16 +148,21 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         The mean number of trials (random-stopping), or exactly how many (composition; fewer if there are
         fewer candidates).
     method : str
-        "random-stopping" or "composition".
+        "random-stopping", "composition" or "folds".
+    folds : int
+        With method "folds": into how many parts the private rows are cut, by persons where there are
+        `groups`. Every candidate is trained without each part once and scored on what was left out.
     eta : float
         Shape of the random number of trials: 0 (logarithmic series) is cheaper, 1 (geometric) varies
         less.
     scoring : str or callable, optional
-        As in scikit-learn, for public validation data; by default the estimator's own score.
+        As in scikit-learn, for public validation data; by default the estimator's own score. On private
+        rows, by a noisy evaluation: "accuracy", "balanced_accuracy", "roc_auc" or "neg_log_loss", or
+        "neg_root_mean_squared_error", "neg_mean_absolute_error" or "neg_median_absolute_error".
     holdout : float
         Without public data: the share of rows that trials are not trained on but scored on, with
-        Gaussian noise. Scores are then accuracies, or for regression 1 minus the squared error over the
-        squared range.
+        Gaussian noise. Without `scoring` scores are accuracies, or for regression 1 minus the squared
+        error over the squared range.
     ledger, dataset : path or Ledger, and str, optional
         Where the whole search is charged as one run before it starts.
     random_state : int or RandomState, optional
@@ -245,6 +189,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     delta: float | None = None
     n_trials: float = 10
     method: str = STOPPING
+    folds: int = 5
     eta: float = LOGARITHMIC
     scoring: str | Scorer | None = None
     holdout: float = 0.2
@@ -277,7 +222,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         seed = seed_of(self.random_state)
         key = RunKey.fresh() if seed is None else RunKey.from_insecure_seed(seed)
         draw = key.generator("search")
-        held = 0 if public is not None else self._holdout_rows(rows)
+        in_folds = self._checked_folds(public, groups)
+        held = 0 if in_folds or public is not None else self._holdout_rows(rows)
         plan = self._plan(rows, held)
         # Everything that is random about the trials is drawn before a record is looked at.
         candidates = list(self._candidates(plan, draw))
@@ -287,14 +233,16 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             targets, said = rehearsal.whole(X, y, space)
         else:
             targets = discreetly(lambda: column_or_1d(y, warn=True), "y", _NO_TARGETS)
-        account = LedgerAccount.of(self.ledger, self.dataset, self._source(X, y))
-        score: _PublicScore | _NoisyScore
+        account = LedgerAccount.of(self.ledger, self.dataset, self._source(X, y, groups))
+        score: Callable[[BaseEstimator], float] | None = None
         if public is not None:
-            score = _PublicScore.of(public, check_scoring(self.estimator, scoring=self.scoring))
-        else:
+            score = PublicScore.of(public, check_scoring(self.estimator, scoring=self.scoring))
+        elif not in_folds:
             order = draw.permutation(rows)
             kept, apart = np.sort(order[held:]), np.sort(order[:held])
-            score = _NoisyScore(_safe_indexing(X, apart), targets[apart], 1 / plan.trial_mu, draw)
+            score = self._private_score(
+                plan, _safe_indexing(X, apart), targets[apart], draw, key, held / rows
+            )
             X, targets = _safe_indexing(X, kept), targets[kept]
         if rehearsal is not None:
             trained = rehearsal.trials(X, targets, [*space, *candidates])
@@ -307,22 +255,28 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             # A ledger's run is named by the key of its noise; this key draws the noise on scores.
             # All that decides a search cannot be said, so no other one is ever taken for the same.
             account.charge(plan, key.identity, None)
-        best: tuple[float, BaseEstimator, Params] | None = None
-        trials = []
+        best: tuple[float, BaseEstimator | None, Params] | None = None
+        trials: list[Json] = []
         quiet = unsaid() if self.method == STOPPING else said_once(privacy=rehearsal is None)
+        seeds = draw if seed is not None else None
         with quiet, one_release(noted=rehearsal is not None):
             for params in candidates:
-                model = self._trial(
-                    plan, params, _num_samples(X), draw if seed is not None else None
-                )
-                model.fit(X, targets)
-                _check_price(model.guarantee_, plan)
-                value = score(model)
+                if score is None:
+                    model, value = (
+                        None,
+                        self._fold_score(plan, len(trials), params, X, targets, groups, key, seeds),
+                    )
+                else:
+                    model = self._fitted(plan, params, X, targets, None, seeds)
+                    value = score(model)
                 trials.append({"params": dict(params), "score": value})
                 if best is None or value > best[0] or math.isnan(best[0]):
                     best = (value, model, params)
-        assert best is not None
-        self.best_score_, self.best_estimator_, self.best_params_ = best[0], best[1], dict(best[2])
+            assert best is not None
+            value, model, params = best
+            if model is None:
+                model = self._fitted(plan, params, X, targets, groups, seeds)
+        self.best_score_, self.best_estimator_, self.best_params_ = value, model, dict(params)
         self.plan_ = plan = replace(plan, best=getattr(self.best_estimator_, "plan_", None))
         self.guarantee_ = replace(plan.guarantee, insecure=seed is not None)
         # Whatever the released trial states is what the search costs, not a trial's share of it.
@@ -331,11 +285,106 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             result: Any = self.best_estimator_.result_
             self.best_estimator_.result_ = replace(result, guarantee=self.guarantee_, plan=plan)
         self.__dict__.pop("trials_", None)
-        if self.method == COMPOSITION:
+        if self.method != STOPPING:
             self.trials_ = trials
         if account is not None:
             account.close(key.identity)
         return self
+
+    def _fitted(
+        self,
+        plan: SearchPlan,
+        params: Params,
+        X: Features,
+        y: Labels,
+        groups: ArrayLike | None,
+        seeds: np.random.Generator | None,
+        **declared: object,
+    ) -> BaseEstimator:
+        """A trial's model, at its share of the price."""
+        units = _num_samples(X) if groups is None else len({*person_ids(groups)} - {None})
+        model = self._trial(plan, params, units, seeds).set_params(**declared)
+        model.fit(X, y, **({} if groups is None else {"groups": groups}))
+        check_price(model.guarantee_, plan)
+        return model
+
+    def _fold_score(
+        self,
+        plan: SearchPlan,
+        number: int,
+        params: Params,
+        X: Features,
+        y: Labels,
+        groups: ArrayLike | None,
+        key: RunKey,
+        seeds: np.random.Generator | None,
+    ) -> float:
+        """A candidate's score, by models that each left out the rows they predict for."""
+        assert plan.folds is not None
+        ids, owners = owners_of(groups)
+        place = folds_of(key, ids, len(y), plan.folds.folds)
+        # What is taken from the data is taken from all of it, and said; a fold need not have it.
+        declared = whole_targets({**self.estimator.get_params(), **params}, y)
+        predictions: NDArray[np.float64] | None = None
+        for fold in range(plan.folds.folds):
+            apart = np.flatnonzero(place == fold)
+            kept = np.flatnonzero(place != fold)
+            own = None if groups is None else _safe_indexing(groups, kept)
+            model = self._fitted(
+                plan, params, _safe_indexing(X, kept), y[kept], own, seeds, **declared
+            )
+            if not len(apart):
+                continue
+            guess = predictions_of(model, _safe_indexing(X, apart))
+            if predictions is None:
+                predictions = np.full((len(y), *guess.shape[1:]), np.nan)
+            predictions[apart] = guess
+        assert predictions is not None
+        return self._evaluation(plan, plan.folds.score, key, 1 / plan.folds.folds)(
+            f"candidate {number}", model, predictions, y, owners
+        )
+
+    def _evaluation(self, plan: SearchPlan, mu: float, key: RunKey, share: float) -> EvaluationOf:
+        replaced = plan.guarantee.adjacency == Adjacency.REPLACE_ONE
+        sigma = (math.sqrt(2) if replaced else 1.0) / mu * (1 + 1e-12)
+        return EvaluationOf(checked_scoring(self.scoring, self.estimator), sigma, share, key)
+
+    def _private_score(
+        self,
+        plan: SearchPlan,
+        X: Features,
+        y: Labels,
+        draw: np.random.Generator,
+        key: RunKey,
+        share: float,
+    ) -> Callable[[BaseEstimator], float]:
+        """The score of trials on rows that none is trained on."""
+        if self.scoring is None:
+            return NoisyScore(X, y, 1 / plan.trial_mu, draw)
+        evaluation, count = self._evaluation(plan, plan.trial_mu, key, share), itertools.count()
+        return lambda model: evaluation(
+            f"trial {next(count)}", model, predictions_of(model, X), y, None
+        )
+
+    def _checked_folds(self, public: Public | None, groups: ArrayLike | None) -> bool:
+        if self.method != FOLDS:
+            return False
+        require_count("folds", self.folds, minimum=2)
+        checked_scoring(self.scoring, self.estimator)
+        if public is not None:
+            raise SordinoError(
+                "folds score on private rows; with public validation data use method='composition', "
+                "which trains each candidate once"
+            )
+        settings = self.estimator.get_params()
+        if not isinstance(self.estimator, PrivateLinear):
+            raise SordinoError("folds are for PrivateClassifier and PrivateRegressor")
+        if settings["adjacency"] == Adjacency.ADD_REMOVE and groups is None:
+            raise SordinoError(
+                "folds of rows are cut by their places, and a row that is removed would move others "
+                "between folds; use adjacency 'zero-out' or 'replace-one', or give groups"
+            )
+        return True
 
     def _rehearsal(self, plan: SearchPlan, public: Public | None) -> Rehearsal | None:
         """What is looked at before anything is charged; None for estimators of another kind."""
@@ -344,7 +393,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return Rehearsal(
             self.estimator,
             lambda params, rows: self._trial(plan, params, rows, None),
-            lambda guarantee: _check_price(guarantee, plan),
+            lambda guarantee: check_price(guarantee, plan),
             public,
         )
 
@@ -355,10 +404,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _holdout_rows(self, rows: int) -> int:
         if self.scoring is not None:
-            raise SordinoError(
-                "scoring is for public validation data, fit(..., public=(X, y)); a private holdout "
-                "is scored by accuracy or bounded squared error, with noise"
-            )
+            checked_scoring(self.scoring, self.estimator)
         held = round(require_fraction("holdout", self.holdout) * rows)
         if not 0 < held < rows:
             raise SordinoError(
@@ -373,7 +419,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _plan(self, rows: int, held: int) -> SearchPlan:
         """What the search costs, from public quantities only."""
-        require_choice("method", self.method, (STOPPING, COMPOSITION))
+        require_choice("method", self.method, (STOPPING, COMPOSITION, FOLDS))
         epsilon = require_positive("epsilon", self.epsilon)
         delta = require_fraction(
             "delta", DELTA_TIMES_ROWS / rows if self.delta is None else self.delta
@@ -420,14 +466,20 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             )
         runs = self._number_of_trials()
         total = mu_from_epsilon_delta(epsilon, delta)
+        prices = FoldPrices.of(total, runs, self.folds) if self.method == FOLDS else None
         guarantee = Guarantee.gaussian(
             total,
-            participation="in one run" if runs == 1 else f"in all of {runs} runs of a search",
+            participation=prices.describe()
+            if prices is not None
+            else "in one run"
+            if runs == 1
+            else f"in all of {runs} runs of a search",
             exact=False,
             **stated,
         )
         guarantee = replace(guarantee, scope=SEARCH)
-        return SearchPlan(guarantee, trial_mu=composed_mu(total, runs), n_trials=runs, **described)
+        mu = composed_mu(total, runs) if prices is None else prices.fit
+        return SearchPlan(guarantee, trial_mu=mu, n_trials=runs, folds=prices, **described)
 
     def _searched(self, settings: Params) -> tuple[tuple[str, str], ...]:
         space = self.param_distributions
@@ -457,7 +509,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         """Parameters of each trial; of a secret number of trials, each drawn by itself."""
         words = draw.integers(0, 2**32, 8, dtype=np.uint64).astype(np.uint32)
         random = np.random.RandomState(words)
-        if self.method == COMPOSITION:
+        if self.method != STOPPING:
             return iter(
                 ParameterSampler(self.param_distributions, int(plan.n_trials), random_state=random)
             )
@@ -498,14 +550,14 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             model.set_params(verbose=0)  # a bar for each trial would show how many there are
         return model
 
-    def _source(self, X: Features, y: ArrayLike) -> Source | None:
+    def _source(self, X: Features, y: ArrayLike, groups: ArrayLike | None) -> Source | None:
         """What a ledger knows the data by: the same as if the estimator were fitted by itself."""
         if self.ledger is None:
             return None
         own = clone(self.estimator)
         if hasattr(own, "_describe"):
             X, _, _ = own._describe(X, y)
-        return source_of(X, y, rows=_num_samples(X))
+        return source_of(X, y, rows=_num_samples(X), groups=groups)
 
     def _best(self) -> BaseEstimator:
         check_is_fitted(self, "best_estimator_")
@@ -549,72 +601,3 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
         tags.non_deterministic = self.random_state is None
         return tags
-
-
-@dataclass(frozen=True)
-class _PublicScore:
-    """A trial's score on public data: costs nothing."""
-
-    X: Features
-    y: ArrayLike
-    scorer: Scorer
-
-    @classmethod
-    def of(cls, public: Public, scorer: Scorer) -> _PublicScore:
-        X, y = public_pair(public)
-        check_consistent_length(X, y)
-        return cls(X, y, scorer)
-
-    def __call__(self, model: BaseEstimator) -> float:
-        return float(self.scorer(model, self.X, self.y))
-
-
-@dataclass(frozen=True)
-class _NoisyScore:
-    """A trial's mean score on private rows of their own, each row's in [0, 1], with Gaussian noise.
-
-    One row moves the sum by at most 1, under zero-out as under replace-one, so noise of standard
-    deviation 1 / mu makes it mu-GDP. Rows are either trained on or scored on, so that a trial as a
-    whole is mu-GDP where each of the two is.
-    """
-
-    X: Rows
-    y: Labels
-    std: float
-    draw: np.random.Generator
-
-    def __call__(self, model: BaseEstimator) -> float:
-        # Silently, and with 0 for what has no score: one row must not show in any other way.
-        with np.errstate(all="ignore"):
-            predicted = np.asarray(model.predict(self.X))
-            if predicted.shape != self.y.shape:
-                raise SordinoError("a trial must predict one value for each row")
-            if is_classifier(model):
-                values = np.asarray(predicted == self.y, np.float64)
-            else:
-                low, high = model.target_bounds_
-                error = (np.clip(predicted, low, high) - np.clip(self.y, low, high)) / (high - low)
-                values = 1 - np.clip(error, -1.0, 1.0) ** 2
-            values = np.where(np.isfinite(values), values, 0.0)
-        noisy = float(values.sum()) + self.std * float(self.draw.standard_normal())
-        return noisy / len(self.y)
-
-
-def _check_price(price: object, plan: SearchPlan) -> None:
-    """A trial that costs more than its share is refused; whether it does is known from its plan."""
-    whole = plan.guarantee
-    if not isinstance(price, Guarantee) or not price.is_gaussian:
-        raise SordinoError(
-            "a trial of this search relies on secret batches, on discrete noise or on values that are kept "
-            "from a threshold on, for which the price of a search is not known; use a method with public "
-            "batches, and declare the table"
-        )
-    if (price.adjacency, price.unit) != (whole.adjacency, whole.unit):
-        raise SordinoError(
-            f"a trial's guarantee is for {price.adjacency} adjacency, the search's for "
-            f"{whole.adjacency}; give the estimator its adjacency"
-        )
-    if not price.mu <= plan.trial_mu:
-        raise SordinoError(
-            f"a trial costs mu {price.mu:.6g} where the search has {plan.trial_mu:.6g} for it"
-        )
