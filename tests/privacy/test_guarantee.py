@@ -128,7 +128,8 @@ def test_bad_numbers(bad):
 
 
 @pytest.mark.parametrize(
-    "field", [{"adjacency": "swap"}, {"unit": "household"}, {"adjacency": None}, {"unit": ["example"]}]
+    "field",
+    [{"adjacency": "swap"}, {"unit": "household"}, {"adjacency": None}, {"unit": ["example"]}],
 )
 def test_bad_names(field):
     with pytest.raises(SordinoError):

@@ -417,7 +417,7 @@ def test_a_plan_survives_another_processor(tmp_path):
         {"noise_multiplier": 1.0, "clip": 0.0},
         {"noise_multiplier": 1.0, "clip": math.inf},
         {"noise_multiplier": 1.0, "adjacency": "swap"},
-        {"noise_multiplier": 1.0, "unit": "person"},
+        {"noise_multiplier": 1.0, "unit": "household"},
     ],
 )
 def test_bad_budgets_are_refused(bad):

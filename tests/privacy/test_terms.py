@@ -43,5 +43,5 @@ def test_plans_take_members_and_hold_plain_values() -> None:
     assert other == plain
     assert json.dumps(other.to_json()) == json.dumps(plain.to_json())
     assert type(other.guarantee.adjacency) is type(other.guarantee.unit) is str
-    with pytest.raises(SordinoError, match="unit 'person' is not known"):
-        sordino.plan("dp-memf", unit=Unit.PERSON, **facts)
+    with pytest.raises(SordinoError, match="discrete noise is for units of one row each"):
+        sordino.plan("dp-memf", unit=Unit.PERSON, noise="discrete", **facts)

@@ -604,10 +604,11 @@ class _NoisyScore:
 def _check_price(price: object, plan: SearchPlan) -> None:
     """A trial that costs more than its share is refused; whether it does is known from its plan."""
     whole = plan.guarantee
-    if not isinstance(price, Guarantee) or price.is_amplified or price.distance:
+    if not isinstance(price, Guarantee) or not price.is_gaussian:
         raise SordinoError(
-            "a trial of this search relies on secret batches or on discrete noise, for which the price "
-            "of a search is not known; use a method with public batches"
+            "a trial of this search relies on secret batches, on discrete noise or on values that are kept "
+            "from a threshold on, for which the price of a search is not known; use a method with public "
+            "batches, and declare the table"
         )
     if (price.adjacency, price.unit) != (whole.adjacency, whole.unit):
         raise SordinoError(

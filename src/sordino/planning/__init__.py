@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from sordino.planning._prediction import Spectrum as Spectrum
     from sordino.planning._query import QUERIES as QUERIES
     from sordino.planning._query import Query as Query
-    from sordino.planning._query import side_of as side_of
     from sordino.planning._table_queries import Evaluation as Evaluation
     from sordino.planning._table_queries import TableRelease as TableRelease
     from sordino.planning._texts import read_settings as read_settings

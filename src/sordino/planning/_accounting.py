@@ -30,12 +30,15 @@ from sordino.privacy import (
     NoiseKind,
     SampledRelease,
     Sensitivity,
+    Side,
     ToeplitzStrategy,
+    Unit,
+    budget_beside,
     calibrate_noise,
     epsilon_from_mu,
     is_affordable,
     mu_beside,
-    mu_from_epsilon_delta,
+    mu_of_budget_beside,
     realised_sensitivity,
     sensitivity,
 )
@@ -48,6 +51,31 @@ def check_adjacency(population: Population, adjacency: str) -> None:
     """Refuse an adjacency that the batches do not support."""
     if adjacency not in population.kind.adjacencies(population):
         raise SordinoError(population.kind.refusal(adjacency))
+
+
+def check_rows(population: Population, unit: str, kind: str) -> None:
+    """Refuse what is not accounted for: several rows of one unit, and lattices of unknown sums."""
+    if population.rows_per_person is not None and unit == Unit.EXAMPLE:
+        raise SordinoError(
+            "rows_per_person is for guarantees about people; use unit='person', or leave it out"
+        )
+    if kind != NoiseKind.DISCRETE:
+        return
+    if unit == Unit.PERSON or population.rows_per_person is not None:
+        raise SordinoError(
+            "discrete noise is for units of one row each: the rounding of several rows of a person is not "
+            "accounted for yet; use noise='gaussian'"
+        )
+    if not population.is_declared:
+        raise SordinoError(
+            "discrete noise needs a declared number of units, so that no sum leaves the lattice; use "
+            "noise='gaussian'"
+        )
+
+
+def rows_of(population: Population) -> int:
+    """How many clipped contributions one unit may have in a step."""
+    return population.rows_per_person or 1
 
 
 def run_sensitivity(
@@ -81,8 +109,9 @@ def guarantee_of(
     """
     check_adjacency(population, adjacency)
     stated: dict[str, Any] = {"adjacency": adjacency, "unit": unit}
+    check_rows(population, unit, NoiseKind.GAUSSIAN.value)
     if noise == 0:
-        return Guarantee.nothing(participation=population.kind.uses(population), **stated)
+        return Guarantee.nothing(participation=population.uses(), **stated)
     stated["distance"] = distance
     if mechanism.channels != contribution.channels and not isinstance(contribution, GradientPair):
         raise SordinoError(
@@ -91,6 +120,10 @@ def guarantee_of(
         )
     if isinstance(contribution, GradientPair):
         raise SordinoError("a pair of gradients has weights that depend on the data: not private")
+    if rows_of(population) > 1 and isinstance(schedule, AdaptiveBudget | FilteredBudget):
+        raise SordinoError(
+            "a budget that is decided during the run counts one row a person; leave rows_per_person out"
+        )
     if isinstance(schedule, AdaptiveBudget):
         if type(contribution) is not Gradient or not population.is_full_batch:
             raise SordinoError(
@@ -104,12 +137,13 @@ def guarantee_of(
             delta_hint=delta_hint,
             **stated,
         )
-    effective = noise / FLOAT32_MARGIN
+    # A unit's rows add up in the same step, at worst.
+    effective = noise / FLOAT32_MARGIN / rows_of(population)
     amplified = _amplified(effective, population, mechanism, schedule, adjacency)
     if amplified is not None:
         return Guarantee(
             gaussian_mu=0.0,
-            participation=population.kind.uses(population),
+            participation=population.uses(),
             analysis="amplified",
             sampled=amplified,
             delta_hint=delta_hint,
@@ -133,7 +167,7 @@ def guarantee_of(
         )
     return Guarantee.gaussian(
         kappa * shift.value / effective,
-        participation=population.kind.uses(population),
+        participation=population.uses(),
         exact=shift.exact and contribution.bound_is_tight,
         delta_hint=delta_hint,
         **stated,
@@ -182,12 +216,15 @@ def calibrated_noise(
 ) -> float:
     """The least `noise` whose guarantee is (epsilon, delta), or mu, `distance` included.
 
-    `beside` is what other queries on the same data cost; all together keep the budget.
+    `beside` is what other queries on the same data cost; all together keep the budget. What units of
+    another side see takes nothing of it.
     """
     check_adjacency(population, adjacency)
-    spent, others = (0.0, ()) if beside is None else (beside.gaussian_mu, beside.sampled)
+    own = Side(0.0) if beside is None else beside.own
+    spent, others, lost = own.gaussian_mu, own.sampled, own.lost
+    rows = rows_of(population)
     if isinstance(schedule, FilteredBudget):
-        allowed = mu or mu_from_epsilon_delta(epsilon or 0.0, delta or 0.0)
+        allowed = mu or mu_of_budget_beside(epsilon or 0.0, delta or 0.0, lost, adjacency)
         if others or distance or math.hypot(schedule.mu, spent) > allowed:
             raise SordinoError(
                 "the budget of this schedule 'filter' is more than the plan's allows; name the schedule, "
@@ -199,7 +236,7 @@ def calibrated_noise(
         distance += beside.distance
     if mu is not None:
         return _noise_for_mu(
-            mu, spent, others or distance, population, mechanism, schedule, adjacency
+            mu, spent, others or distance or lost, population, mechanism, schedule, adjacency
         )
     assert epsilon is not None
     assert delta is not None
@@ -212,7 +249,8 @@ def calibrated_noise(
                 "smaller batches, a larger delta, or noise='gaussian'"
             )
     if isinstance(schedule, AdaptiveBudget):
-        if others or math.hypot(schedule.mu, spent) > mu_from_epsilon_delta(epsilon, delta):
+        allowed = mu_of_budget_beside(epsilon, delta, lost, adjacency)
+        if others or math.hypot(schedule.mu, spent) > allowed:
             raise SordinoError(
                 "this adaptive budget is more than epsilon and delta allow; use recipe 'dp-agd'"
             )
@@ -220,19 +258,27 @@ def calibrated_noise(
     elif population.is_secret:
         least = calibrate_noise(
             lambda std: _amplified(std, population, mechanism, schedule, adjacency) or (),
-            epsilon,
-            delta,
+            *strictest_beside(epsilon, delta, lost, adjacency),
             mu=spent,
             others=others,
-            stored=lambda std: float32_up(std * FLOAT32_MARGIN) / FLOAT32_MARGIN,
+            stored=lambda std: float32_up(std * FLOAT32_MARGIN * rows) / FLOAT32_MARGIN / rows,
         )
         # That very number: what is stated is what was accepted.
-        return float(np.float32(least * FLOAT32_MARGIN))
+        return float(np.float32(least * FLOAT32_MARGIN * rows))
     else:
         kappa = Adjacency(adjacency).factor
         shift = run_sensitivity(population, mechanism, schedule)
-        least = kappa * shift.value / mu_beside(epsilon, delta, mu=spent, others=others)
-    return float32_up(least * FLOAT32_MARGIN)
+        pairs = budget_beside(epsilon, delta, lost, adjacency)
+        least = kappa * shift.value / min(mu_beside(*p, mu=spent, others=others) for p in pairs)
+    return float32_up(least * FLOAT32_MARGIN * rows)
+
+
+def strictest_beside(
+    epsilon: float, delta: float, lost: float, adjacency: str
+) -> tuple[float, float]:
+    """One (epsilon, delta) that implies all of `budget_beside`."""
+    pairs = budget_beside(epsilon, delta, lost, adjacency)
+    return min(pair[0] for pair in pairs), min(pair[1] for pair in pairs)
 
 
 def _noise_for_mu(
@@ -258,7 +304,7 @@ def _noise_for_mu(
         raise SordinoError(f"the other queries cost mu {spent:.6g} alone, of {mu:.6g} in all")
     left = math.sqrt((mu - spent) * (mu + spent)) * (1 - 1e-12)
     shift = run_sensitivity(population, mechanism, schedule)
-    return float32_up(kappa * shift.value / left * FLOAT32_MARGIN)
+    return float32_up(kappa * shift.value / left * FLOAT32_MARGIN * rows_of(population))
 
 
 def float32_up(value: float) -> float:

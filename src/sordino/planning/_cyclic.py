@@ -18,7 +18,8 @@ from sordino.parts import Population
 from sordino.parts.contributions import Contribution, Lagged
 from sordino.parts.mechanisms import LinearMap, Mechanism
 from sordino.parts.sampling import CYCLIC, NOT_BANDED
-from sordino.privacy import Guarantee, NoiseKind, calibrate_noise
+from sordino.planning._accounting import strictest_beside
+from sordino.privacy import Guarantee, NoiseKind, Side, calibrate_noise
 
 # More bands are more state than a model can carry, and gain little.
 MOST_BANDS = 512
@@ -60,7 +61,9 @@ def best_cycle(
       iterate_map: where noise ends up.
       beside: what other queries on the same data cost.
     """
-    spent, others = (0.0, ()) if beside is None else (beside.gaussian_mu, beside.sampled)
+    own = Side(0.0) if beside is None else beside.own
+    spent, others, lost = own.gaussian_mu, own.sampled, own.lost
+    budget = strictest_beside(epsilon, delta, lost, adjacency)
     weights = contribution.bounds(population.steps).T
     errors: dict[int, float] = {}
 
@@ -70,8 +73,7 @@ def best_cycle(
             mechanism = fitted(tried)
             std = calibrate_noise(
                 lambda std: tried.kind.amplified(tried, mechanism, std, None, adjacency) or (),
-                epsilon,
-                delta,
+                *budget,
                 mu=spent,
                 others=others,
                 roughly=True,

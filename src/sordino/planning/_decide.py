@@ -32,7 +32,7 @@ from sordino.parts.mechanisms import (
     is_on_lattice,
     lagged_mechanism,
 )
-from sordino.parts.sampling import CYCLIC, FIXED, LARGEST_EPSILON, warn_of_weak_budget
+from sordino.parts.sampling import CYCLIC, FIXED, LARGEST_EPSILON, SLOTS, warn_of_weak_budget
 from sordino.parts.schedules import (
     AdaptiveBudget,
     ByParticipation,
@@ -50,20 +50,30 @@ from sordino.planning._accounting import (
     calibrated_noise,
     check_adjacency,
     check_mu,
+    check_rows,
     counting_on_slots,
+    float32_up,
     mu_of_budget,
     run_sensitivity,
 )
 from sordino.planning._bounds import Facts
 from sordino.planning._cyclic import best_cycle, cyclic_mechanism
-from sordino.planning._options import DISCRETE, GAUSSIAN, Options, checked_kind, listed
+from sordino.planning._options import DISCRETE, GAUSSIAN, Options, checked_kind
 from sordino.planning._plans import Plan
 from sordino.planning._prediction import best_rate, spectrum_of
 from sordino.planning._query import Query, guarantee_of_all
 from sordino.planning._theorems import with_theory
 from sordino.planning._training import Training, without_lattice
 from sordino.planning.recipes import AUTO, COMMON_OPTIONS, Recipe, recipe_named
-from sordino.privacy import ADJACENCIES, POISSON, UNITS, WITHOUT_REPLACEMENT, Adjacency
+from sordino.privacy import (
+    ADJACENCIES,
+    LARGEST_FACTOR,
+    POISSON,
+    UNITS,
+    WITHOUT_REPLACEMENT,
+    Adjacency,
+    Guarantee,
+)
 
 _UPDATE_OPTIONS = (
     "optimizer",
@@ -84,8 +94,10 @@ _LATTICE_NAMES = ("cancelling", "tree", "independent")
 def plan(
     recipe: str,
     *,
-    examples: int,
+    examples: int | None = None,
     batch_size: int | None = None,
+    slot_count: int | None = None,
+    rows_per_person: int | None = None,
     epochs: float | None = None,
     steps: int | str | None = None,
     epsilon: float | None = None,
@@ -105,8 +117,12 @@ def plan(
 
     Args:
       recipe: a name from `sordino.planning.recipes.RECIPES`.
-      examples: the number of units (examples, users or clients); public.
+      examples: the number of units (examples, users, clients or people); public.
       batch_size: units per step; recipes on all examples need none.
+      slot_count: with sampling="slots", in how many secret slots units are, one of them per step. Their
+        number is not public then: `examples` is left out, and `Plan.settled` takes an estimate of it.
+      rows_per_person: every row is clipped by itself, and a person has at most so many, all in the same
+        batches. By default all rows of a person are one example, clipped once.
       epochs, steps: how long; exactly one of them. With settings="theory" neither is needed, and
         steps="auto" is the number with the least bound.
       epsilon, delta: the budget.
@@ -119,10 +135,10 @@ def plan(
       lattice_steps: of discrete noise, about so many lattice steps to the clip are enough; as many as
         fit unless given. Fewer make noise cheaper that is drawn inside a secure computation.
       adjacency: "zero-out" (default), "add-remove" (Poisson default) or "replace-one".
-      unit: whose data is protected: "example", "user" or "client" (then each row of the data is
-        all of one user's or client's data).
+      unit: whose data is protected: "example", "person", "user" or "client". All but examples may have
+        several rows, if `sordino.train` is told whose row is whose.
       beside: other charged questions of the same data; the noise is such that all together keep the
-        budget.
+        budget, on each side of the data (`sordino.planning.Query`).
       settings: "theory" for the settings of the theorem about the recipe, where options do not say
         otherwise, and its bound on the page. It needs facts about the loss beside the options:
         lipschitz, smoothness, curvature, gap, diameter, dimension (docs/theory.md).
@@ -131,6 +147,16 @@ def plan(
     """
     spec = recipe_named(recipe)
     facts: Facts | None = None
+    if (examples is None) == (slot_count is None):
+        raise SordinoError(
+            "give examples, the public number of units; or slot_count, with sampling='slots', where it is "
+            "not public"
+        )
+    if slot_count is not None:
+        if settings is not None or steps == AUTO:
+            raise SordinoError("a theorem needs the number of units; leave secret slots out")
+        if options.setdefault("sampling", SLOTS) != SLOTS:
+            raise SordinoError(f"slot_count goes with sampling={SLOTS!r}")
     if settings is not None or steps == AUTO:
         request: Options = {"examples": examples, "batch_size": batch_size, "epochs": epochs}
         request |= {"steps": steps, "epsilon": epsilon, "delta": delta, "adjacency": adjacency}
@@ -147,7 +173,7 @@ def plan(
         given = {**options, "noise": noise, "lattice_steps": lattice_steps, "unit": unit}
         given |= {"batch_size": batch_size, "epochs": epochs, "steps": steps, "beside": beside}
         given |= {"epsilon": epsilon, "delta": delta, "noise_multiplier": noise_multiplier}
-        given |= {"mu": mu, "rho": rho}
+        given |= {"mu": mu, "rho": rho, "rows_per_person": rows_per_person}
         return _best_of_samplings(partial(plan, recipe, examples=examples), given, adjacency)
     amount = None
     if spec.private:
@@ -160,7 +186,10 @@ def plan(
         # Groups by position hold for neighbours with as many rows; else they are drawn secretly.
         by_position = adjacency not in (None, Adjacency.ADD_REMOVE)
         chosen["order_seed"] = COMMON_OPTIONS["order_seed"] if by_position else None
-    population = _population(spec, chosen, examples, batch_size, epochs, steps)
+    population = _population(spec, chosen, examples, slot_count, batch_size, epochs, steps)
+    if rows_per_person is not None:
+        population = replace(population, rows_per_person=rows_per_person)
+    check_rows(population, unit, kind)
     adjacency = adjacency or population.kind.adjacencies(population)[0]
     adjacency = str(require_choice("adjacency", adjacency, ADJACENCIES))
     _check_parts(spec, chosen)
@@ -169,7 +198,7 @@ def plan(
         learning_rate=spec.learning_rate(chosen["learning_rate"], population.steps),
         **{name: chosen[name] for name in _UPDATE_OPTIONS if name in chosen},
     )
-    warn_of_weak_budget(epsilon, delta, population.examples)
+    warn_of_weak_budget(epsilon, delta, examples)
     if mu is not None:
         check_mu(population, kind, mu, delta)
     workload = update.workload(contribution, chosen["workload"])
@@ -229,11 +258,14 @@ def plan(
             run = replace(run, noise_multiplier=calibrated(distance=run.distance()))
     elif kind == DISCRETE:
         run = replace(run, lattice=fitted_lattice(run, lattice_steps))
+    together = partial(guarantee_of_all, adjacency=adjacency, unit=unit, delta_hint=delta)
+    if costs is not None and costs.sides and amount is None:
+        run = _with_room_for_sides(run, lambda run: together((*others, run)), epsilon, delta, mu)
     queries = (*others, run)
     built = Plan(
         recipe=spec.name,
         queries=queries,
-        guarantee=guarantee_of_all(queries, adjacency=adjacency, unit=unit, delta_hint=delta),
+        guarantee=together(queries),
         epsilon=epsilon,
         delta=delta,
         facts=facts,
@@ -242,6 +274,34 @@ def plan(
     built._remember()
     built.bound()  # a plan outside its theorem's conditions is refused
     return built
+
+
+def _with_room_for_sides(
+    run: Training,
+    costs: Callable[[Training], Guarantee],
+    epsilon: float | None,
+    delta: float | None,
+    mu: float | None,
+) -> Training:
+    """The run, with more noise where a unit that changes sides would see more than the budget."""
+
+    def keeps(found: Guarantee) -> bool:
+        if mu is not None:
+            return found.mu <= mu * (1 + 1e-9)
+        assert epsilon is not None
+        assert delta is not None
+        return found.epsilon(delta) <= epsilon * (1 + 1e-9)
+
+    without = costs(replace(run, noise_multiplier=LARGEST_FACTOR))
+    for side in without.sides:
+        alone = replace(without, gaussian_mu=0.0, sampled=(), lost=0.0, sides=(side,))
+        if not keeps(alone):
+            raise SordinoError(
+                "the queries of units held out cost more than the budget of this plan; ask less of them"
+            )
+    while not keeps(costs(run)):
+        run = replace(run, noise_multiplier=float32_up(run.noise_multiplier * 1.05))
+    return run
 
 
 def _check_parts(spec: Recipe, chosen: Options) -> None:
@@ -447,11 +507,24 @@ def _checked_budget(
 def _population(
     spec: Recipe,
     chosen: Options,
-    examples: int,
+    examples: int | None,
+    slot_count: int | None,
     batch_size: int | None,
     epochs: float | None,
     steps: Any,
 ) -> Population:
+    spec.check_sampling(sampling := chosen["sampling"])
+    if slot_count is not None:
+        if batch_size is not None or chosen.get("first_batch") is not None:
+            raise SordinoError("secret slots have no declared batch sizes; leave them out")
+        slot_count = require_count("slot_count", slot_count)
+        if spec.full_batch and slot_count != 1:
+            raise SordinoError(f"{spec.name} uses everybody in every step; use slot_count=1")
+        return Population.secret_slots(slot_count, _steps(steps, epochs, slot_count))
+    if examples is None or sampling == SLOTS:
+        raise SordinoError(
+            f"sampling={SLOTS!r} needs slot_count, the number of slots, and no examples"
+        )
     examples = require_count("examples", examples)
     if spec.full_batch:
         if batch_size not in (None, examples):
@@ -462,28 +535,25 @@ def _population(
     if batch_size is None:
         raise SordinoError(f"{spec.name} needs a batch_size")
     batch_size = require_count("batch_size", batch_size)
-    if (epochs is None) == (steps is None):
-        raise SordinoError("say how long to train: give exactly one of epochs and steps")
-    if steps is None:
-        assert epochs is not None
-        per_epoch = -(-examples // batch_size)
-        steps = max(
-            1, math.ceil(require_positive("epochs", epochs, maximum=1e9) * per_epoch - 1e-9)
-        )
-    sampling = chosen["sampling"]
-    if sampling not in spec.samplings:
-        raise SordinoError(
-            f"{spec.name} works with {listed(spec.samplings)} batches, not {sampling!r}"
-        )
     return Population(
         examples=examples,
         batch_size=batch_size,
-        steps=require_count("steps", steps),
+        steps=_steps(steps, epochs, -(-examples // batch_size)),
         sampling=sampling,
         order_seed=chosen["order_seed"],
         first_batch=chosen.get("first_batch"),
         cycle=(chosen["bands"] or 1) if sampling == CYCLIC else None,
     )
+
+
+def _steps(steps: Any, epochs: float | None, per_epoch: int) -> int:
+    """How many steps, from the one of both that was given."""
+    if (epochs is None) == (steps is None):
+        raise SordinoError("say how long to train: give exactly one of epochs and steps")
+    if epochs is not None:
+        wanted = require_positive("epochs", epochs, maximum=1e9) * per_epoch
+        steps = max(1, math.ceil(wanted - 1e-9))
+    return require_count("steps", steps)
 
 
 def _best_of_samplings(planned: Callable[..., Plan], given: Options, adjacency: str | None) -> Plan:

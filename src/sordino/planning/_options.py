@@ -195,6 +195,7 @@ for _option in (
             "poisson",
             "cyclic-poisson",
             "without-replacement",
+            "slots",
             "auto",
         ),
         panel=BATCHES,

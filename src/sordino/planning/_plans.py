@@ -31,6 +31,7 @@ from sordino.parts.contributions import Contribution
 from sordino.parts.mechanisms import Lattice, LinearMap, Mechanism, Variances, check_noise_stays
 from sordino.parts.schedules import AdaptiveBudget, NoiseSchedule
 from sordino.parts.updates import UpdateSettings
+from sordino.planning._accounting import check_rows
 from sordino.planning._bounds import ConvergenceBound, Facts
 from sordino.planning._prediction import Curvature, described_prediction
 from sordino.planning._query import Query, guarantee_of_all, query_from_json
@@ -198,6 +199,15 @@ class Plan:
             built._remember()
         return built
 
+    def settled(self, examples: int, **update: Any) -> Plan:
+        """The same plan with an estimate of the number of units in its secret slots, once one is released.
+
+        The estimate divides noisy sums, as post-processing: noise and guarantee stay as they are. `update`
+        changes update settings besides, as in `with_update`.
+        """
+        population = self.population.settled(examples)
+        return self.with_training(population=population, update=replace(self.update, **update))
+
     def with_training(self, **changes: Any) -> Plan:
         """The same plan with other fields of its training run; what it states stays as it was.
 
@@ -346,6 +356,7 @@ class Plan:
     def _check(self) -> None:
         """What `verify` promises, computed."""
         self.training.check(recipe_named(self.recipe))
+        check_rows(self.population, self.guarantee.unit, self.noise_kind)
         try:
             check_noise_stays(self.mechanism)
             holds = self._verify()
@@ -374,8 +385,13 @@ class Plan:
         stated, computed = self.guarantee, self._computed_guarantee()
         # Another processor's linear algebra may differ in the last bits; the noise has a margin
         # of 1e-6 over what the guarantee needs.
-        same_mu = math.isclose(computed.gaussian_mu, stated.gaussian_mu, rel_tol=1e-9)
-        if not same_mu or replace(computed, gaussian_mu=stated.gaussian_mu) != stated:
+        if len(computed.sides) != len(stated.sides):
+            return False
+        pairs = list(zip((computed.own, *computed.sides), (stated.own, *stated.sides), strict=True))
+        if not all(math.isclose(a.gaussian_mu, b.gaussian_mu, rel_tol=1e-9) for a, b in pairs):
+            return False
+        sides = tuple(replace(a, gaussian_mu=b.gaussian_mu) for a, b in pairs[1:])
+        if replace(computed, gaussian_mu=stated.gaussian_mu, sides=sides) != stated:
             return False
         if self.epsilon is None:
             return True
@@ -429,8 +445,8 @@ class Plan:
             ("guarantee", self.guarantee.sentence()),
             (
                 "population",
-                f"{population.examples:,} examples, batches of {population.batch_size:,}, "
-                f"{population.steps:,} steps ({population.epochs:.4g} epochs)",
+                f"{population.sizes(self.guarantee.unit)}, {population.steps:,} steps "
+                f"({population.epochs:.4g} epochs)",
             ),
             ("batches", population.describe()),
             ("asked besides", "; ".join(query.describe() for query in self.others)),
@@ -463,6 +479,8 @@ class Plan:
             if recipe.private
             else ("noise", "noise per step", "predicted error", "predicted loss")
         )
+        if population.is_open:  # what noisy sums are divided by is not known yet
+            silent = ("noise per step", "predicted error", "predicted loss", "gradient evaluations")
         return [(heading, text) for heading, text in pairs if text and heading not in silent]
 
     def _theory_lines(self) -> list[tuple[str, str]]:

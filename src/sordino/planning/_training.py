@@ -43,7 +43,7 @@ from sordino.parts.mechanisms import (
 )
 from sordino.parts.schedules import AdaptiveBudget, NoiseSchedule, schedule_from_json
 from sordino.parts.updates import UpdateSettings
-from sordino.planning._accounting import float32_up, guarantee_of
+from sordino.planning._accounting import float32_up, guarantee_of, rows_of
 from sordino.planning._options import DISCRETE, GAUSSIAN, NOISE_KINDS
 from sordino.planning._prediction import (
     Curvature,
@@ -304,7 +304,8 @@ class Training:
     def check(self, recipe: Recipe) -> None:
         """Refuse parts that do not fit together, or not with the recipe."""
         largest = float(self.contribution.bounds(self.population.steps).max())
-        if recipe.private and largest * self.population.examples > _LARGEST_SUM:
+        units = self.population.examples if self.population.is_declared else _MOST_UNITS
+        if recipe.private and largest * units * rows_of(self.population) > _LARGEST_SUM:
             raise SordinoError(
                 f"contributions of norm {largest:g} may add up beyond float32; divide the loss and the "
                 "clip by one number"
@@ -386,6 +387,8 @@ class Training:
 
 # Half of what float32 holds, with room for noise: a sum that overflows before its noise is no sum.
 _LARGEST_SUM = 1e37
+# Where their number is private, there are no more of them.
+_MOST_UNITS = 1e10
 
 
 def _classes(part: Any) -> list[type]:

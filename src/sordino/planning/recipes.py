@@ -32,9 +32,9 @@ from sordino.parts.contributions import (
     WeightedGradient,
     WeightedRecursive,
 )
-from sordino.parts.sampling import CYCLIC, FIXED, RESHUFFLED, SAMPLINGS
+from sordino.parts.sampling import CYCLIC, FIXED, RESHUFFLED, SAMPLINGS, SLOTS
 from sordino.planning._options import OPTIONS as OPTIONS
-from sordino.planning._options import Option, Options
+from sordino.planning._options import Option, Options, listed
 from sordino.privacy import POISSON, WITHOUT_REPLACEMENT
 
 # Options that every recipe has, with the default they have unless the recipe says otherwise.
@@ -206,6 +206,15 @@ class Recipe:
         about = {f.name: f.metadata.get("help", "") for f in parts}
         kind = type(default) if isinstance(default, bool | int | float | str) else float
         return Option(name, kind, about.get(name) or f"of {self.name}")
+
+    def check_sampling(self, sampling: str) -> None:
+        """Refuse batches that it does not work with; secret slots stand in for fixed batches."""
+        if sampling in self.samplings:
+            return
+        if sampling != SLOTS or FIXED not in self.samplings or self.adaptive:
+            raise SordinoError(
+                f"{self.name} works with {listed(self.samplings)} batches, not {sampling!r}"
+            )
 
     def contribution_for(self, options: Mapping[str, object], steps_per_epoch: int) -> Contribution:
         """What one example adds in each step, for these options."""

@@ -103,7 +103,11 @@ if TYPE_CHECKING:
     from sordino.privacy._sides import Side as Side
     from sordino.privacy._sides import both_of as both_of
     from sordino.privacy._sides import budget_beside as budget_beside
+    from sordino.privacy._sides import crossings as crossings
+    from sordino.privacy._sides import epsilon_beside as epsilon_beside
+    from sordino.privacy._sides import lost_together as lost_together
     from sordino.privacy._sides import mu_of_budget_beside as mu_of_budget_beside
+    from sordino.privacy._sides import side_by_side as side_by_side
     from sordino.privacy._strategy import LARGEST_FACTOR as LARGEST_FACTOR
     from sordino.privacy._strategy import MatrixStrategy as MatrixStrategy
     from sordino.privacy._strategy import ParallelStrategy as ParallelStrategy

@@ -12,23 +12,20 @@ sentence, composes with others, and round-trips through JSON.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from itertools import combinations, product
 
 from sordino._base.errors import SordinoError, known_fields, require_choice, require_fraction, shown
 from sordino._base.types import Json
 from sordino.privacy._amplification import SampledRelease
 from sordino.privacy._gdp import epsilon_from_zcdp, zcdp_from_mu
-from sordino.privacy._sides import Side, both_of, worst_of
+from sordino.privacy._sides import Side, both_of, crossings, side_by_side, uncovered
 from sordino.privacy._terms import ADJACENCIES, INSECURE, UNITS, Adjacency, change, rounded_up
 
 ANALYSES = ("exact", "upper bound", "amplified", "none")
 # Whose releases a guarantee is about, as its sentence says it.
 RUN, FIT, SEARCH = "the run", "this fit", "the search"
 _VERSION = 1
-# Guarantees with several sides compose side by side up to so many; then each by its worst.
-_MOST_SIDES = 64
 
 
 @dataclass(frozen=True)
@@ -235,16 +232,14 @@ class Guarantee:
         gdp = f"{rounded_up(self.mu)}-GDP"
         if self.distance:
             gdp += f" up to a total variation of {rounded_up(self.distance, 2)}"
-        if self.lost:
-            gdp += f", with {chance_of(self.lost, self.unit)}"
+        lost = f"with {chance_of(self.lost, self.unit)}" if self.lost else ""
         if at is None:
-            strength = gdp
+            strength = f"{gdp} ({lost})" if lost else gdp
         else:
             strength = f"({rounded_up(self.epsilon(at))}, {rounded_up(at)})-differential privacy"
-            if not self.is_amplified:
-                strength += f" ({gdp})"
-            elif self.lost:
-                strength += f" ({chance_of(self.lost, self.unit)})"
+            about = [gdp] * (not self.is_amplified) + [lost] * bool(lost)
+            if about:
+                strength += f" ({', '.join(about)})"
         basis = {
             "exact": "by an exact analysis with no credit for random batches",
             "upper bound": "by an upper bound with no credit for random batches",
@@ -313,26 +308,6 @@ def chance_of(lost: float, unit: str) -> str:
     return f"one chance in {few:,} that a value shows which only one {unit} has"
 
 
-def crossings(sides: Iterable[Side]) -> list[Side]:
-    """What is seen of one unit that moves from one side to another, for each two: it is on both, once."""
-    return [both_of(pair) for pair in combinations(sides, 2)]
-
-
-def side_by_side(choices: Sequence[tuple[Side, ...]]) -> tuple[Side, tuple[Side, ...]]:
-    """Several splits of the same data together: the first side of all, and every other combination.
-
-    A unit may be on any side of each split. Of many splits, each counts with its worst side.
-    """
-    if math.prod(len(sides) for sides in choices) > _MOST_SIDES:
-        choices = [(worst_of(sides),) for sides in choices]
-    own, *others = (both_of(sides) for sides in product(*choices))
-    kept: list[Side] = []
-    for side in others:
-        if not any(known.covers(side) for known in (own, *kept)):
-            kept = [*(known for known in kept if not side.covers(known)), side]
-    return own, tuple(kept)
-
-
 def compose(guarantees: Iterable[Guarantee]) -> Guarantee:
     """All of them together, on the same data: mus add in squares, amplified parts by their PLDs."""
     parts = list(guarantees)
@@ -350,7 +325,8 @@ def compose(guarantees: Iterable[Guarantee]) -> Guarantee:
         analysis = "upper bound"  # the worst example of one run need not be that of another
     uses = list(dict.fromkeys(part.participation for part in parts))
     deltas = [part.delta_hint for part in parts if part.delta_hint is not None]
-    own, sides = side_by_side([(part.own, *part.sides) for part in parts])
+    own, *others = map(both_of, side_by_side([(part.own, *part.sides) for part in parts]))
+    sides = tuple(uncovered(own, others))
     if analysis == "none":
         own, sides = replace(own, lost=0.0), ()
     return Guarantee(

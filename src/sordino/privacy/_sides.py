@@ -16,13 +16,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from sordino._base.errors import SordinoError, require_fraction, shown
 from sordino.privacy._amplification import SampledRelease, composed_delta, composed_epsilon
 from sordino.privacy._gdp import SLACK, delta_from_mu, epsilon_from_mu, mu_from_epsilon_delta
 from sordino.privacy._terms import Adjacency
+
+# So many combinations of sides are kept apart.
+MOST_SIDES = 64
 
 
 @dataclass(frozen=True)
@@ -65,15 +69,7 @@ class Side:
 
     def epsilon(self, delta: float, adjacency: str) -> float:
         """The smallest epsilon >= 0 at `delta`, rounded up; infinite where the loss alone is more."""
-        if not self.lost:
-            return self._kept_epsilon(delta)
-        left = left_of(delta, self.lost)
-        if left <= 0:
-            return math.inf
-        if adjacency == Adjacency.REPLACE_ONE:
-            return self._kept_epsilon(left)
-        shift = math.log1p(-self.lost)
-        return max(0.0, self._kept_epsilon(left) + shift, self._kept_epsilon(delta) - shift)
+        return epsilon_beside(self._kept_epsilon, delta, self.lost, adjacency)
 
     def _kept_epsilon(self, delta: float) -> float:
         if not self.sampled:
@@ -104,6 +100,21 @@ def left_of(delta: float, lost: float) -> float:
     return (delta - lost) / (1 - lost) * (1 - SLACK if lost else 1.0)
 
 
+def epsilon_beside(
+    kept: Callable[[float], float], delta: float, lost: float, adjacency: str
+) -> float:
+    """The smallest epsilon >= 0 at `delta` where all else has the epsilon ``kept(delta)``, rounded up."""
+    if not lost:
+        return kept(delta)
+    left = left_of(delta, lost)
+    if left <= 0:
+        return math.inf
+    if adjacency == Adjacency.REPLACE_ONE:
+        return kept(left)
+    shift = math.log1p(-lost)
+    return max(0.0, kept(left) + shift, kept(delta) - shift)
+
+
 def both_of(parts: Iterable[Side]) -> Side:
     """What units see that take part in all of these."""
     known = list(parts)
@@ -115,11 +126,50 @@ def both_of(parts: Iterable[Side]) -> Side:
 
 
 def worst_of(parts: Iterable[Side]) -> Side:
-    """One side that covers all of these."""
+    """The least side that covers all of these."""
     known = list(parts)
-    if any(part.sampled for part in known):
-        return both_of(known)
-    return Side(max(part.gaussian_mu for part in known), (), max(part.lost for part in known))
+    releases: Counter[SampledRelease] = Counter()
+    for part in known:
+        releases |= Counter(part.sampled)
+    return Side(
+        max(part.gaussian_mu for part in known),
+        tuple(releases.elements()),
+        max(part.lost for part in known),
+    )
+
+
+def side_by_side(choices: Sequence[tuple[Side, ...]]) -> list[tuple[Side, ...]]:
+    """Several splits of the same data together: every combination of sides that a unit may be on.
+
+    The first is that of the first sides. From `MOST_SIDES` combinations on, a further split counts with
+    its worst side, for everybody.
+    """
+    found: list[tuple[Side, ...]] = [()]
+    for sides in choices:
+        grown = [(*known, side) for known in found for side in sides]
+        if len(grown) > MOST_SIDES:
+            distinct: dict[object, tuple[Side, ...]] = {}
+            for one in grown:
+                distinct.setdefault(frozenset(Counter(one).items()), one)
+            grown = list(distinct.values())
+        if len(grown) > MOST_SIDES:
+            grown = [(*known, worst_of(sides)) for known in found]
+        found = grown
+    return found
+
+
+def uncovered(own: Side, others: Iterable[Side]) -> list[Side]:
+    """Those of `others` that neither `own` nor another of them covers."""
+    kept: list[Side] = []
+    for side in others:
+        if not any(known.covers(side) for known in (own, *kept)):
+            kept = [*(known for known in kept if not side.covers(known)), side]
+    return kept
+
+
+def crossings(sides: Iterable[Side]) -> list[Side]:
+    """What is seen of a unit that moves from one side to another, for each two: it is on both, once."""
+    return [both_of(pair) for pair in combinations(sides, 2)]
 
 
 def lost_together(chances: Iterable[float]) -> float:

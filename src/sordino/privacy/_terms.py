@@ -73,6 +73,12 @@ ADJACENCIES = {
     Adjacency.ADD_REMOVE.value: "adding or removing one {unit}'s contributions",
     Adjacency.REPLACE_ONE.value: "replacing one {unit} by any other",
 }
+# Of a person with several rows.
+_PEOPLE = {
+    Adjacency.ZERO_OUT.value: "replacing the contributions of one person, with all of their rows, by zero",
+    Adjacency.ADD_REMOVE.value: "adding or removing one person with all of their rows",
+    Adjacency.REPLACE_ONE.value: "replacing one person with all of their rows by any other",
+}
 # What stays hidden, by adjacency.
 _SECRETS = {
     Adjacency.ZERO_OUT.value: "whether one given {unit}'s contributions were used",
@@ -84,7 +90,7 @@ INSECURE = "It does NOT hold against anyone who knows or guesses the seed of the
 
 def change(adjacency: str, unit: str) -> str:
     """The change that must not show: "replacing one example by any other"."""
-    return ADJACENCIES[adjacency].format(unit=unit)
+    return (_PEOPLE if unit == Unit.PERSON else ADJACENCIES)[adjacency].format(unit=unit)
 
 
 def secret(adjacency: str, unit: str) -> str:

@@ -28,11 +28,16 @@ from sordino.privacy import (
     Guarantee,
     SampledRelease,
     SelectionGuarantee,
+    Side,
     composed_epsilon,
+    crossings,
     epsilon_at_distance,
+    epsilon_beside,
     epsilon_from_mu,
     epsilon_of_selections,
+    lost_together,
     mu_from_epsilon_delta,
+    side_by_side,
 )
 from sordino.privacy import KIND as SELECTION
 
@@ -118,68 +123,116 @@ class Headroom:
 
 @dataclass(frozen=True)
 class ComposedCost:
-    """Everything charged so far, in a canonical form: equal multisets of charges are equal."""
+    """Everything charged so far, in a canonical form: equal multisets of charges are equal.
+
+    Attributes:
+      lost: probability that a value shows which only one unit has.
+      adjacency: of all charges, where something may be lost.
+      sides: the same for units that some of the runs held out; what they cost is that of the worst side.
+    """
 
     gaussian_units: int = 0
     sampled: tuple[SampledRelease, ...] = ()
     selections: tuple[SelectionGuarantee, ...] = ()
     distance: float = 0.0
+    lost: float = 0.0
+    adjacency: str = Adjacency.ZERO_OUT.value
+    sides: tuple[ComposedCost, ...] = ()
 
     @classmethod
     def of(cls, charges: Iterable[Charge]) -> ComposedCost:
-        units, distances = 0, []
-        sampled: dict[SampledRelease, int] = {}
-        selections = []
+        distances, selections = [], []
+        splits: list[tuple[Side, ...]] = []
+        adjacencies = set()
         for charge in charges:
             if not charge.is_private:
                 raise SordinoError("a run without privacy cannot be charged to any budget")
             distances.append(charge.distance)
+            adjacencies.add(charge.adjacency)
             if isinstance(charge, SelectionGuarantee):
-                plain = replace(charge, delta_hint=None, distance=0.0)
-                selections.append(plain)
-                continue
-            units += _ceil_units(charge.gaussian_mu)
-            for part in charge.sampled:
+                selections.append(replace(charge, delta_hint=None, distance=0.0))
+            else:
+                splits.append((charge.own, *charge.sides))
+        lossy = any(side.lost for sides in splits for side in sides)
+        common = cls(
+            selections=tuple(sorted(selections, key=repr)),
+            distance=min(1.0, math.fsum(distances) * (1 + 1e-15)),
+            # It only matters to losses, and they count most where one unit replaces another.
+            adjacency=min(adjacencies - {Adjacency.ADD_REMOVE.value}, default=cls.adjacency)
+            if lossy
+            else cls.adjacency,
+        )
+        own, *others = (common._with(sides) for sides in side_by_side(sorted(splits, key=repr)))
+        others = sorted(set(others) - {own}, key=repr)
+        return replace(own, sides=tuple(others))
+
+    def _with(self, sides: Iterable[Side]) -> ComposedCost:
+        """This and what somebody on these sides sees."""
+        units, chances = 0, []
+        sampled: dict[SampledRelease, int] = {}
+        for side in sides:
+            units += _ceil_units(side.gaussian_mu)
+            chances.append(side.lost)
+            for part in side.sampled:
                 one = replace(part, steps=1)
                 sampled[one] = sampled.get(one, 0) + part.steps
-        return cls(
-            units,
-            tuple(sorted((replace(p, steps=n) for p, n in sampled.items()), key=repr)),
-            tuple(sorted(selections, key=repr)),
-            min(1.0, math.fsum(distances) * (1 + 1e-15)),
+        return replace(
+            self,
+            gaussian_units=units,
+            sampled=tuple(sorted((replace(p, steps=n) for p, n in sampled.items()), key=repr)),
+            lost=lost_together(chances),
+        )
+
+    @property
+    def each(self) -> tuple[ComposedCost, ...]:
+        """This side and all others, one by one."""
+        return (replace(self, sides=()), *self.sides)
+
+    def and_gaussian(self, units: int) -> ComposedCost:
+        """This and one more Gaussian run, of which everybody is a part."""
+        return replace(
+            self,
+            gaussian_units=self.gaussian_units + units,
+            sides=tuple(side.and_gaussian(units) for side in self.sides),
         )
 
     @property
     def is_gaussian(self) -> bool:
         """Whether the closed form in mu is all there is."""
-        return not (self.sampled or self.selections or self.distance)
+        return not (self.selections or self.distance) and not any(
+            one.sampled or one.lost for one in (self, *self.sides)
+        )
 
     @property
     def gaussian_mu(self) -> float:
-        """mu of the runs without amplification, rounded up."""
+        """mu of the runs without amplification on this side, rounded up."""
         return _mu_up(self.gaussian_units)
 
     @property
     def unamplified_units(self) -> int:
-        """mu^2 with no credit for secret batches: valid, but looser."""
-        return self.gaussian_units + sum(
-            _ceil_units(math.nextafter(part.unamplified_mu * (1 + 1e-15), math.inf))
-            for part in self.sampled
+        """mu^2 of the worst side with no credit for secret batches: valid, but looser."""
+        return max(
+            one.gaussian_units
+            + sum(
+                _ceil_units(math.nextafter(part.unamplified_mu * (1 + 1e-15), math.inf))
+                for part in one.sampled
+            )
+            for one in (self, *self.sides)
         )
 
     @property
     def mu(self) -> float:
-        """mu of everything together, rounded up; infinite with a search, which has none."""
+        """mu of everything together where nothing is lost, rounded up; infinite with a search."""
         return math.inf if self.selections else _mu_up(self.unamplified_units)
 
     def epsilon(self, delta: float) -> float:
         """epsilon of everything together at `delta`, rounded up."""
-        return _epsilon(self, delta)
+        return max(_epsilon(one, delta) for one in self.each)
 
     def within(self, allowance: Allowance) -> bool:
         """Whether everything together is within the budget."""
         if allowance.mu is not None:
-            if self.selections or self.distance:
+            if self.selections or self.distance or any(one.lost for one in self.each):
                 raise SordinoError(
                     "a budget in mu is for runs with Gaussian guarantees; this one has a delta of "
                     "its own: give the data set a budget of epsilon and delta"
@@ -188,14 +241,20 @@ class ComposedCost:
         assert allowance.epsilon is not None
         assert allowance.delta is not None
         if self.is_gaussian:
-            return self.gaussian_units <= allowance.gaussian_units
+            return self.unamplified_units <= allowance.gaussian_units
         return self.epsilon(allowance.delta) <= allowance.epsilon
 
 
 @lru_cache(maxsize=4096)
 def _epsilon(total: ComposedCost, delta: float) -> float:
-    ideal = replace(total, distance=0.0)
-    return epsilon_at_distance(lambda left: _ideal_epsilon(ideal, left), total.distance, delta)
+    ideal = replace(total, distance=0.0, lost=0.0)
+
+    def kept(left: float) -> float:
+        return _ideal_epsilon(ideal, left)
+
+    return epsilon_at_distance(
+        lambda left: epsilon_beside(kept, left, total.lost, total.adjacency), total.distance, delta
+    )
 
 
 def _ideal_epsilon(total: ComposedCost, delta: float) -> float:
@@ -230,11 +289,10 @@ def what_fits(charges: Iterable[Charge], allowance: Allowance) -> Headroom:
 def _largest_units(total: ComposedCost, allowance: Allowance) -> int:
     limit = allowance.gaussian_units
     if allowance.mu is not None or total.is_gaussian:
-        spent = total.unamplified_units if allowance.mu is not None else total.gaussian_units
-        return max(0, limit - spent)
+        return max(0, limit - total.unamplified_units)
 
     def affordable(units: int) -> bool:
-        return replace(total, gaussian_units=total.gaussian_units + units).within(allowance)
+        return total.and_gaussian(units).within(allowance)
 
     low, high = 0, limit
     if not affordable(low):
@@ -248,7 +306,7 @@ def _largest_units(total: ComposedCost, allowance: Allowance) -> int:
 def noise_factor(charges: Iterable[Charge], charge: Charge, allowance: Allowance) -> float | None:
     """By how much the noise of `charge` must at least grow to fit; None where no factor is known."""
     spent = list(charges)
-    if isinstance(charge, SelectionGuarantee):
+    if isinstance(charge, SelectionGuarantee) or charge.lost or charge.sides:
         return None
     room = what_fits(spent, allowance).mu
     if room <= 0:
@@ -302,22 +360,39 @@ def restated(charge: Charge, adjacency: str, unit: str) -> Charge:
         f"the data set's budget is stated for {adjacency} adjacency and the plan's guarantee for "
         f"{charge.adjacency} does not carry over; plan with adjacency={adjacency!r}"
     )
-    is_sampled = isinstance(charge, Guarantee) and charge.gaussian_mu == 0
-    if adjacency == "add-remove" and not is_sampled:
+    if isinstance(charge, SelectionGuarantee):
+        if adjacency == Adjacency.ADD_REMOVE:
+            raise refused
+        if adjacency == Adjacency.REPLACE_ONE:
+            return charge.under_replace_one()
+        return replace(charge, adjacency=adjacency)
+    sides = (charge.own, *charge.sides)
+    if adjacency == Adjacency.ADD_REMOVE and any(side.gaussian_mu for side in sides):
         raise refused
-    if isinstance(charge, SelectionGuarantee) or not charge.sampled:
+    if not any(side.sampled for side in sides):
         if adjacency == Adjacency.REPLACE_ONE:
             return charge.under_replace_one()
         return replace(charge, adjacency=adjacency)
     known = (POISSON,) if adjacency == Adjacency.ADD_REMOVE else (POISSON, GROUPED)
-    if any(part.sampling not in known for part in charge.sampled):
+    if any(part.sampling not in known for side in sides for part in side.sampled):
         raise refused
     doubled = Adjacency(adjacency).factor
+    own, *others = (
+        replace(
+            side,
+            gaussian_mu=doubled * side.gaussian_mu,
+            sampled=tuple(replace(part, adjacency=adjacency) for part in side.sampled),
+        )
+        for side in sides
+    )
+    # Who is replaced may change sides.
+    moved = crossings(sides) if adjacency == Adjacency.REPLACE_ONE else []
     return replace(
         charge,
-        gaussian_mu=doubled * charge.gaussian_mu,
+        gaussian_mu=own.gaussian_mu,
         adjacency=adjacency,
-        sampled=tuple(replace(part, adjacency=adjacency) for part in charge.sampled),
+        sampled=own.sampled,
+        sides=(*others, *moved),
     )
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from sordino.parts.sampling._population import public_slots as public_slots
     from sordino.parts.sampling._population import slots_digest as slots_digest
     from sordino.parts.sampling._population import warn_of_weak_budget as warn_of_weak_budget
+    from sordino.parts.sampling._slots import SLOTS as SLOTS
     from sordino.parts.sampling._slots import SecretSlots as SecretSlots
     from sordino.parts.sampling._slots import slot_of as slot_of
 else:

@@ -38,7 +38,7 @@ from sordino.parts.sampling._kinds import (
     Sampling,
 )
 from sordino.parts.sampling._slots import SLOTS
-from sordino.privacy import Participation
+from sordino.privacy import Participation, plural
 
 LARGEST_EPSILON = 1000.0
 # The analysis holds a few numbers for each step; nobody trains longer.
@@ -176,6 +176,18 @@ class Population:
         """Whether the number of units is public and exact."""
         return self.slot_count is None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is no estimate yet of how many units there are."""
+        return self.examples == self.slot_count
+
+    def sizes(self, unit: str) -> str:
+        """How many units in how large batches, in words."""
+        if self.is_declared:
+            return f"{plural(self.examples, unit)}, batches of {self.batch_size:,}"
+        known = "" if self.is_open else f" (about {self.examples:,}, by a private release)"
+        return f"an undeclared number of {unit}s{known} in {plural(self.slot_count or 1, 'secret slot')}"
+
     def require_declared(self, what: str) -> None:
         """Refuse secret slots where `what` cannot have them."""
         if not self.is_declared:
@@ -242,6 +254,13 @@ class Population:
     def batches(self, key: RunKey, first: int, count: int) -> tuple[Indices, Mask]:
         """Rows of steps ``first .. first+count-1``: indices and mask, both (count, width)."""
         return self.kind.batches(self, key, first, count)
+
+    def uses(self) -> str:
+        """How often one unit is used, in words."""
+        uses = self.kind.uses(self)
+        if self.rows_per_person is None:
+            return uses
+        return f"{uses}, with {plural(self.rows_per_person, 'row')} at most"
 
     def describe(self) -> str:
         return "all examples in every step" if self.is_full_batch else self.kind.describe(self)
