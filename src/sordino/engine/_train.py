@@ -319,7 +319,8 @@ def _source_digest(source: Source | None, key: RunKey) -> str:
             "a run that may be repeated must know what its other queries were asked of; give it as "
             "identified_by"
         )
-    return data_fingerprint((source.data, source.also), key.derive("description/source"))
+    parts = source.data if isinstance(source.data, tuple) else (source.data,)
+    return data_fingerprint((*parts, *source.also), key.derive("description/source"))
 
 
 def check_runners(plan: Plan, elsewhere: Sequence[str] = ()) -> None:

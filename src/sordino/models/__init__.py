@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from sordino.models._cells import read_cells as read_cells
     from sordino.models._defaults import AVERAGE as AVERAGE
     from sordino.models._defaults import EPOCHS as EPOCHS
     from sordino.models._defaults import automatic_recipe as automatic_recipe
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from sordino.models._pack import pack_facts as pack_facts
     from sordino.models._pack import verify_pack as verify_pack
     from sordino.models._pack import write_pack as write_pack
+    from sordino.models._private_fit import CLASSES as CLASSES
+    from sordino.models._private_fit import REGRESSION as REGRESSION
+    from sordino.models._private_fit import Found as Found
     from sordino.models._rows import PublicWhitening as PublicWhitening
     from sordino.models._rows import RowPreparation as RowPreparation
     from sordino.models._saved import load_model as load_model
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from sordino.models._schema import Schema as Schema
     from sordino.models._search import PrivateSearch as PrivateSearch
     from sordino.models._tables import load_demo as load_demo
+    from sordino.models._tables import read_raw as read_raw
     from sordino.models._tables import read_table as read_table
 else:
     __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

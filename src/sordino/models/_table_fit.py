@@ -90,8 +90,8 @@ class TableLinear(PrivateLinear):
         if not self._pays(X, special=special or bool(self.evaluate)):
             if special:
                 raise SordinoError(
-                    "groups, sample_weight and class_weight go with undeclared='pay'; declare all facts, and "
-                    "nothing is paid"
+                    "groups, sample_weight and class_weight go with undeclared='pay'; what is declared "
+                    "costs nothing there"
                 )
             if self.evaluate:
                 raise SordinoError(

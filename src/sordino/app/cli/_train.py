@@ -25,7 +25,9 @@ from sordino.app.cli._console import (
 )
 from sordino.app.cli._options import RecipeOptions, with_fields, with_options
 from sordino.app.cli._output import check_free, staged_folder, write_run
+from sordino.app.cli._raw_options import RawOptions, check_column
 from sordino.engine import ledger as ledgers
+from sordino.privacy import ROW
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,29 +93,34 @@ class TableRun:
 
 
 @with_options(old_recipe=True)
+@with_fields(RawOptions, "raw")
 @with_fields(TableRun, "asked")
 def train(
     file: Annotated[Path, typer.Argument(help="The private table: .csv or .parquet.")],
     *,
     test_file: Annotated[
-        Path | None, typer.Option(help="PUBLIC test data; the only data scores are computed on.")
+        Path | None, typer.Option(help="PUBLIC test data to score on, instead of people held out.")
     ] = None,
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="Default: <file>-sordino, beside the file.")
     ] = None,
     unit: Annotated[
-        str, typer.Option(help="Who is protected: example (one row), user or client.")
-    ] = "example",
+        str | None,
+        typer.Option(
+            help="Who is protected: example (one row), person, user or client. Default: person with "
+            "--person-column, else example."
+        ),
+    ] = None,
     one_row_per_person: Annotated[
         bool,
         typer.Option(
             "--one-row-per-person",
-            help="Your statement that every user or client has one row; --unit user needs it.",
+            help="Your statement that every person has one row; --unit user without ids needs it.",
         ),
     ] = False,
     person_column: Annotated[
         str | None,
-        typer.Option(help="The column with people's ids, to check that; never a feature."),
+        typer.Option(help="The column with people's ids: all rows of one are protected together."),
     ] = None,
     noise: Annotated[
         str, typer.Option(help="gaussian, or discrete: exact on a lattice, slower.")
@@ -132,15 +139,40 @@ def train(
         bool, typer.Option("--force", help="Replace an earlier run's folder.")
     ] = False,
     asked: TableRun,
+    raw: RawOptions,
     options: RecipeOptions,
 ) -> None:
     """Train a private linear model on a table; write the model, plan, guarantee and report.
 
-    A run that was interrupted goes on when the same command is given again.
+    What is public about the table may stand in a schema. Everything else is found inside the budget, and
+    one person in ten is held out to say how good the model is. A run that was interrupted goes on when the
+    same command is given again.
     """
     folder = out_folder if out_folder is not None else _beside(file)
     checkpoint = settle_checkpoint(folder, resume=resume, restart=restart)
     check_free(folder, force=force)
+    public = None if asked.schema_file is None else models.Schema.load(asked.schema_file)
+    share = raw.share(tested=test_file is not None, noise=noise)
+    if raw.applies(public, share) or (person_column is not None and not one_row_per_person):
+        return _train_raw(
+            file,
+            asked,
+            raw,
+            options,
+            public,
+            folder=folder,
+            checkpoint=checkpoint,
+            force=force,
+            test_file=test_file,
+            person_column=person_column,
+            about={
+                "unit": unit,
+                "one_row_per_person": one_row_per_person,
+                "noise": noise,
+                **raw.settings(public, share),
+            },
+        )
+    unit = unit or ROW
     check_unit(unit, one_row_per_person, person_column)
     charged = asked.check(file)
     settings = asked.settings(options)
@@ -182,6 +214,76 @@ def train(
         show_scores(results)
     show_guarantee(model.guarantee_.sentence())
     show_folder(folder)
+
+
+def _train_raw(
+    file: Path,
+    asked: TableRun,
+    raw: RawOptions,
+    options: RecipeOptions,
+    schema: Schema | None,
+    *,
+    folder: Path,
+    checkpoint: Path,
+    force: bool,
+    test_file: Path | None,
+    person_column: str | None,
+    about: Json,
+) -> None:
+    """The same on a table that is read as it is."""
+    from sordino.app.cli._raw import fit_raw, people_note, score_raw
+
+    if about["unit"] not in (None, ROW) and person_column is None:
+        check_unit(about["unit"], about["one_row_per_person"], None)
+    settings = asked.settings(options) | {"checkpoint": str(checkpoint)} | asked.check(file) | about
+    with spoken_warnings() as notes:
+        target = target_of(asked.target, schema)
+        frame = raw.without(models.read_raw(file, raw.separator))
+        for name in (target, *(() if person_column is None else (person_column,))):
+            check_column(frame, name)
+        test = None if test_file is None else models.read_raw(test_file, raw.separator)
+        with resumable(checkpoint), staged_folder(folder, force=force) as staging:
+            model = fit_raw(
+                asked.task,
+                frame,
+                target,
+                schema,
+                settings,
+                class_weight=raw.class_weight,
+                person_column=person_column,
+            )
+            results = None if test is None else score_raw(model, test, target, raw.decimal)
+            write_run(
+                staging,
+                model,
+                title=f"Predicting {target} from {file.name}",
+                target=target,
+                notes=[*notes, *people_note(person_column, model.person_power)],
+                results=results,
+                date=today(),
+            )
+    engine.forget(checkpoint)
+    if results is not None:
+        show_scores(results)
+    if hasattr(model, "evaluation_"):
+        for line in model.evaluation_.lines():
+            say(line)
+    elif results is None:
+        say("not scored: hold people out with --evaluate 0.1, or give --test-file")
+    show_guarantee(model.guarantee_.sentence())
+    show_folder(folder)
+
+
+def target_of(target: str | None, schema: Schema | None) -> str:
+    """The column to predict, as the command or the schema names it."""
+    named = None if schema is None else schema.target
+    if target is None and named is None:
+        raise SordinoError("name the column to predict with --target")
+    if target is not None and named is not None and target != named:
+        raise SordinoError(f"the schema's target is {named!r}, but --target is {target!r}")
+    wanted = target if target is not None else named
+    assert wanted is not None
+    return wanted
 
 
 def check_unit(unit: str, stated: bool, person_column: str | None) -> None:
@@ -293,13 +395,7 @@ def _beside(file: Path) -> Path:
 def public_schema(frame: pd.DataFrame, target: str | None, path: Path | None) -> Schema:
     """The schema given, or one taken from the data with a warning; its target is settled."""
     given = None if path is None else models.Schema.load(path)
-    named = given.target if given is not None else None
-    if target is None and named is None:
-        raise SordinoError("name the column to predict with --target")
-    if target is not None and named is not None and target != named:
-        raise SordinoError(f"the schema's target is {named!r}, but --target is {target!r}")
-    wanted = target if target is not None else named
-    assert wanted is not None
+    wanted = target_of(target, given)
     names = [str(name) for name in frame.columns]
     if wanted not in names:
         raise SordinoError(f"the table has no column {wanted!r}{nearest(wanted, names)}")

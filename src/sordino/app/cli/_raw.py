@@ -1,0 +1,199 @@
+"""``sordino train`` on a raw table: what nobody declared is found inside the budget."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sordino._base.errors import SordinoError
+from sordino._base.types import Json
+from sordino.app.cli._console import new_table, out, say, show_plan
+from sordino.app.cli._raw_options import check_column
+from sordino.models import (
+    CLASSES,
+    REGRESSION,
+    Found,
+    PrivateClassifier,
+    PrivateRegressor,
+    Schema,
+    read_cells,
+)
+from sordino.planning import Plan
+from sordino.report import COVERED, NO_PRIVATE_DATA, Measured, ScoreTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TASKS = {"auto": "auto", "classification": CLASSES, "regression": REGRESSION}
+# Columns that are shown one by one.
+_MOST_SHOWN = 40
+
+
+class _Shown:
+    """Shows the plan before a record is read, and what was found once it is paid for."""
+
+    def _on_plan(self, built: Plan) -> None:
+        show_plan(built)
+
+    def _on_found(self, found: Found, built: Plan) -> None:
+        show_found(found, built)
+
+
+class _Classifier(_Shown, PrivateClassifier):
+    pass
+
+
+class _Regressor(_Shown, PrivateRegressor):
+    pass
+
+
+def fit_raw(
+    task: str,
+    frame: pd.DataFrame,
+    target: str,
+    schema: Schema | None,
+    settings: Json,
+    *,
+    class_weight: str | None = None,
+    person_column: str | None = None,
+) -> PrivateClassifier | PrivateRegressor:
+    """A fitted estimator; for the task "auto" the release says which."""
+    X, y = frame.drop(columns=[target]), frame[target]
+    declared = None if schema is None else schema
+    classes = None if declared is None else declared.classes
+    bounds = None if declared is None else declared.target_bounds
+    kind = TASKS[task]
+    if kind == "auto" and (classes is not None or bounds is not None):
+        kind = CLASSES if classes is not None else REGRESSION
+    if kind == "auto" and class_weight is not None:
+        kind = CLASSES
+    weights = class_weight if kind == CLASSES else None
+    classifier = _Classifier(classes=classes, class_weight=weights, verbose=1, **settings)
+    regressor = _Regressor(target_bounds=bounds, verbose=1, **settings)
+    asker = regressor if kind == REGRESSION else classifier
+    made = asker._table_run(
+        X,
+        y,
+        person_column,
+        None,
+        kind,
+        classes if kind != REGRESSION else None,
+        bounds if kind != CLASSES else None,
+        weights,
+    )
+    if made is None:
+        raise SordinoError("this table is fully declared; leave --undeclared out")
+    model = classifier if made[0].found.task == CLASSES else regressor
+    model._keep_table(*made, y)
+    model.target_ = target
+    return model
+
+
+def show_found(found: Found, built: Plan) -> None:
+    """What the release found, what it cost, and what declaring it would save."""
+    table = new_table()
+    table.add_column("column", overflow="fold")
+    table.add_column("used as", overflow="fold")
+    for fact in found.columns[:_MOST_SHOWN]:
+        table.add_row(fact.name, describe(fact.what) if fact.used else f"ignored: {fact.why}")
+    out().print(table)
+    if len(found.columns) > _MOST_SHOWN:
+        say(
+            f"... and {len(found.columns) - _MOST_SHOWN:,} more columns; guarantee.json has all of them"
+        )
+    hints = [f"{fact.name}: {fact.hint}" for fact in found.columns if fact.hint and fact.used]
+    for hint in hints:
+        say(f"hint: {hint}; leave it out with --drop")
+    asked = [query for query in built.others if query.kind == "table-release"]
+    if asked:
+        stated = built.guarantee
+        own = asked[0].guarantee(adjacency=stated.adjacency, unit=stated.unit, delta_hint=None).mu
+        whole = math.hypot(
+            own,
+            built.training.guarantee(
+                adjacency=stated.adjacency, unit=stated.unit, delta_hint=None
+            ).mu,
+        )
+        share = (own / whole) ** 2
+        say(
+            f"Finding this took {share:.0%} of the budget. With everything declared (--schema) training "
+            f"would have {1 - math.sqrt(1 - share):.0%} less noise."
+        )
+
+
+def describe(column: Json | None) -> str:
+    """A column's encoding in a few words."""
+    if column is None:
+        return ""
+    if "values" in column:
+        values = [str(value) for value in column["values"]]
+        shown = ", ".join(values[:4]) + (f", ... ({len(values)} values)" if len(values) > 4 else "")
+        return f"categories: {shown}"
+    if "low" in column:
+        return f"numbers from {column['low']:g} to {column['high']:g}"
+    if "edges" in column:
+        edges = column["edges"]
+        what = "dates" if column.get("of_days") else "numbers"
+        span = "" if not edges or column.get("of_days") else f", {edges[0]:.4g} to {edges[-1]:.4g}"
+        return f"{what}, {len(edges)} knots{span}"
+    return (
+        "dates"
+        if "days" in column or column.get("kind") == "dates"
+        else str(column.get("kind", ""))
+    )
+
+
+def score_raw(
+    model: PrivateClassifier | PrivateRegressor, test: pd.DataFrame, target: str, decimal: str
+) -> ScoreTable:
+    """The private model beside a constant answer, on a test table that is public."""
+    check_column(test, target)
+    at = model.guarantee_.delta_hint
+    assert at is not None
+    name = f"private, epsilon {model.guarantee_.epsilon(at):.4g}"
+    truth, made = read_cells(test[target], decimal=decimal), model.predict(test)
+    if isinstance(model, PrivateClassifier):
+        classes = model.table_run_.found.classes
+        codes = truth.positions(classes)
+        guessed = np.searchsorted(np.arange(len(classes)), _codes(model, made))
+        known = codes >= 0
+        if not known.any():
+            raise SordinoError("the test file has no row whose class is known")
+        right = float(np.mean(guessed[known] == codes[known]))
+        most = float(np.bincount(codes[known]).max() / known.sum())
+        rows = (
+            Measured(name, right, COVERED, model.plan_.recipe),
+            Measured(
+                "majority class", most, NO_PRIVATE_DATA, "always the test rows' most frequent class"
+            ),
+        )
+        return ScoreTable("accuracy", rows, int(known.sum()))
+    numbers = truth.numbers
+    there = np.zeros(len(truth), bool) if numbers is None else ~np.isnan(numbers)
+    if numbers is None or not there.any():
+        raise SordinoError("the test file has no row whose target is a number")
+    error = float(np.sqrt(np.mean((made[there] - numbers[there]) ** 2)))
+    spread = float(np.std(numbers[there]))
+    rows = (
+        Measured(name, error, COVERED, model.plan_.recipe),
+        Measured("constant", spread, NO_PRIVATE_DATA, "always the test rows' mean"),
+    )
+    return ScoreTable("root mean squared error", rows, int(there.sum()))
+
+
+def _codes(model: PrivateClassifier, made: object) -> np.ndarray:
+    """Predicted labels as positions in the classes."""
+    place = {label: at for at, label in enumerate(model.classes_.tolist())}
+    return np.array([place[label] for label in np.asarray(made).tolist()], np.int64)
+
+
+def people_note(person_column: str | None, power: float) -> list[str]:
+    """What the report says about persons."""
+    if person_column is None:
+        return []
+    return [
+        f"The guarantee protects a person with all of their rows (column {person_column!r}). The rows of a "
+        f"person are added up, times their number to the power of -{power:g}, and clipped once."
+    ]
