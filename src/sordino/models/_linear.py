@@ -104,7 +104,7 @@ class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
     _: KW_ONLY
     recipe: str = AUTO
     adjacency: str | None = None
-    unit: str | None = None
+    unit: str = "example"
     one_row_per_person: bool = False
     undeclared: str = "auto"
     preprocessing_share: float = 0.1
@@ -158,7 +158,7 @@ class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
         check_lengths(X, y)
         self.target_ = target_name(y)
         require_one_row(
-            self.unit or ROW,
+            self.unit,
             stated=bool(self.one_row_per_person),
             person_ids=groups,
             rows=_num_samples(X),
@@ -232,7 +232,7 @@ class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
         public: Json = {
             "delta": self._delta(examples),
             "adjacency": self.adjacency,
-            "unit": self.unit or ROW,
+            "unit": self.unit,
             "noise": self.noise,
             "rows_per_person": self.rows_per_person,
         }

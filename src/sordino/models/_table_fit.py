@@ -206,10 +206,9 @@ class TableLinear(PrivateLinear):
             self.evaluation_ = evaluated(held, scores, run.found).metrics()
 
     def _unit(self, groups: object) -> str:
-        """Whose data is protected, where nobody said: persons if there are ids, else rows."""
-        if self.unit is not None:
-            return self.unit
-        return Unit.PERSON.value if groups is not None else ROW
+        """Whose data is protected: where there are ids, whole persons."""
+        personal = groups is not None and self.unit == ROW
+        return Unit.PERSON.value if personal else self.unit
 
     def _open_plan(
         self, task: str, persons: int | None, beside: Sequence[Query], **about: Any

@@ -166,7 +166,7 @@ def train(
             test_file=test_file,
             person_column=person_column,
             about={
-                "unit": unit,
+                "unit": unit or ROW,
                 "one_row_per_person": one_row_per_person,
                 "noise": noise,
                 **raw.settings(public, share),
@@ -233,7 +233,7 @@ def _train_raw(
     """The same on a table that is read as it is."""
     from sordino.app.cli._raw import fit_raw, people_note, score_raw
 
-    if about["unit"] not in (None, ROW) and person_column is None:
+    if about["unit"] != ROW and person_column is None:
         check_unit(about["unit"], about["one_row_per_person"], None)
     settings = asked.settings(options) | {"checkpoint": str(checkpoint)} | asked.check(file) | about
     with spoken_warnings() as notes:
