@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from sordino import SordinoError
 from sordino.privacy import (
@@ -256,3 +256,21 @@ def test_sides_of_damaged_files() -> None:
         replace(
             Guarantee.nothing(adjacency="zero-out", unit="person", participation="once"), lost=0.1
         )
+
+
+def test_attacks_may_see_what_is_lost() -> None:
+    """The best tests between dL + (1-d) N(mu, 1) and N(0, 1), both ways, and between two such mixtures."""
+    from sordino.audit import largest_power
+
+    rates = np.linspace(0.001, 0.999, 97)
+    d, mu = 0.05, 0.4
+    forth = d + (1 - d) * ndtr(ndtri(rates) + mu)
+    left = np.minimum(rates / (1 - d), 1)
+    back, replaced = ndtr(ndtri(left) + mu), d + (1 - d) * ndtr(ndtri(left) + mu)
+    elsewhere = ndtr(ndtri(rates) + 0.6)
+    worst = np.max([forth, back, elsewhere], axis=0)
+    assert (largest_power(gaussian(mu, d), rates) >= np.maximum(forth, back)).all()
+    assert (largest_power(replace(gaussian(mu, d), sides=(Side(0.6),)), rates) >= worst).all()
+    one = gaussian(mu, d, adjacency="replace-one")
+    assert largest_power(one, rates) == pytest.approx(replaced)
+    assert largest_power(gaussian(mu), rates) == pytest.approx(ndtr(ndtri(rates) + mu))
