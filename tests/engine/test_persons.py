@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +16,6 @@ from hypothesis import strategies as st
 
 import sordino
 from sordino.engine import HeldKey, RunKey, TrainingRun, batch_at, query_key
-from sordino.engine._people import LANES, People
-from sordino.engine._stepper import StepTable
 from sordino.parts import Logistic, Population, Softmax
 from sordino.parts._losses import LeastSquares, LinearLoss
 from sordino.parts._rounding import BLOCK, CLIP_MARGIN, norm_margin, sum_margin
@@ -39,7 +36,7 @@ from sordino.parts.contributions import (
 from sordino.parts.contributions._gradient import VmapEvaluator
 from sordino.parts.contributions._linear import LinearEvaluator
 from sordino.parts.sampling import slot_of
-from sordino.planning import Plan
+from sordino.planning import Plan, TableRelease
 
 CLIP = 0.7
 CONTRIBUTIONS: tuple[Contribution, ...] = (
@@ -184,7 +181,9 @@ def test_persons_of_one_row_are_rows(power: float) -> None:
             terms = {name: jnp.float32(v[1]) for name, v in made.terms(2).items()}
             prepared, valid = evaluator.prepare(data, jnp.ones(128))
             rows = evaluator.total(walk[1], memory, Batch(prepared, valid), terms, jnp.int32(1))
-            (found,) = person_sum(evaluator, made, walk, person_batch(evaluator, data, sizes, power), 1)
+            (found,) = person_sum(
+                evaluator, made, walk, person_batch(evaluator, data, sizes, power), 1
+            )
             scale = np.abs(found).max()
             np.testing.assert_allclose(found, exact(rows)[0], atol=2e-6 * max(scale, made.clip))
 
@@ -228,7 +227,9 @@ def test_whatever_the_rows_are_a_person_stays_within_the_bound(data: Any) -> Non
     """And poisons nobody: the others' part is the same to the last bit."""
     made = data.draw(st.sampled_from(CONTRIBUTIONS[:5]))
     n = 6
-    X = np.array(data.draw(st.lists(st.lists(hostile, min_size=3, max_size=3), min_size=n, max_size=n)))
+    X = np.array(
+        data.draw(st.lists(st.lists(hostile, min_size=3, max_size=3), min_size=n, max_size=n))
+    )
     y = np.array(data.draw(st.lists(hostile, min_size=n, max_size=n)))
     with np.errstate(all="ignore"):
         X, y = X.astype(np.float32), y.astype(np.float32)
@@ -241,7 +242,9 @@ def test_whatever_the_rows_are_a_person_stays_within_the_bound(data: Any) -> Non
     ):
         sums = []
         for rows in (X, np.where(np.arange(10)[:, None] // 2 % 4 == 0, X, np.nan)):
-            batch = person_batch(evaluator, (jnp.asarray(rows), jnp.asarray(y)), np.array([2, 6, 2]))
+            batch = person_batch(
+                evaluator, (jnp.asarray(rows), jnp.asarray(y)), np.array([2, 6, 2])
+            )
             (found,) = person_sum(evaluator, made, walk, batch, 1)
             sums.append(found)
         assert np.isfinite(sums).all()
@@ -319,7 +322,9 @@ def test_one_person_moves_each_sum_by_its_clip_at_most(sampling: str, person: st
         kept = whose != person
         without = step_sums(started(plan, X[kept], y[kept], whose[kept]))
     else:
-        without = step_sums(started(plan, np.where((whose == person)[:, None], np.nan, X), y, whose))
+        without = step_sums(
+            started(plan, np.where((whose == person)[:, None], np.nan, X), y, whose)
+        )
     apart = np.linalg.norm(np.subtract(with_person, without), axis=1)
     assert (apart <= 0.3).all()
     assert apart.max() > 0.29  # the clip binds
@@ -355,7 +360,8 @@ def test_the_order_of_the_rows_does_not_matter() -> None:
     X, y, whose = table()
     order = np.argsort(whose, kind="stable")
     np.testing.assert_array_equal(
-        step_sums(started(plan, X, y, whose)), step_sums(started(plan, X[order], y[order], whose[order]))
+        step_sums(started(plan, X, y, whose)),
+        step_sums(started(plan, X[order], y[order], whose[order])),
     )
     # And a table of another shape, with rows that nobody has.
     more = np.append(whose, [None, "", np.nan]), np.vstack([X, X[:3]]), np.append(y, y[:3])
@@ -428,10 +434,15 @@ def test_rows_per_person() -> None:
     run = started(plan, 100 * X, y, whose)
     people = run.driver.batches.persons.people  # type: ignore[union-attr]
     assert np.diff(people.starts).tolist() == [min(3, (whose == i).sum()) for i in people.ids]
-    without = step_sums(started(plan, np.where((whose == "p2")[:, None], np.nan, 100 * X), y, whose))
+    without = step_sums(
+        started(plan, np.where((whose == "p2")[:, None], np.nan, 100 * X), y, whose)
+    )
     apart = np.linalg.norm(np.subtract(step_sums(run), without), axis=1)
     assert 0.3 < apart.max() <= 0.9
-    kept = {i: people.rows[a:b] for i, a, b in zip(people.ids, people.starts, people.starts[1:], strict=False)}
+    kept = {
+        i: people.rows[a:b]
+        for i, a, b in zip(people.ids, people.starts, people.starts[1:], strict=False)
+    }
     other = np.where(whose == "p10", "p99", whose)
     again = started(plan, X, y, other).driver.batches.persons.people  # type: ignore[union-attr]
     for i, a, b in zip(again.ids, again.starts, again.starts[1:], strict=False):
@@ -494,7 +505,9 @@ def test_ids_are_compared_as_text() -> None:
 def refused(match: str, plan: Plan, **options: Any) -> None:
     X, y, _ = table()
     with pytest.raises(sordino.SordinoError, match=match):
-        sordino.train(plan, options.pop("loss", Logistic()), np.zeros(D, np.float32), (X, y), **options)
+        sordino.train(
+            plan, options.pop("loss", Logistic()), np.zeros(D, np.float32), (X, y), **options
+        )
 
 
 def test_what_is_refused() -> None:
@@ -512,7 +525,9 @@ def test_what_is_refused() -> None:
     refused("person_power", plan, groups=whose, person_power=2.0)
     rows = {"examples": len(y), "batch_size": 20, "unit": "example"}
     refused("Gaussian", person_plan(noise="discrete", **rows), row_weights=y)
-    adaptive = sordino.plan("dp-agd", examples=PERSONS, steps=3, epsilon=1.0, delta=1e-5, unit="user")
+    adaptive = sordino.plan(
+        "dp-agd", examples=PERSONS, steps=3, epsilon=1.0, delta=1e-5, unit="user"
+    )
     refused("beforehand", adaptive, groups=whose)
     free = sordino.plan("sgd", examples=PERSONS, batch_size=4, steps=3, unit="user")
     refused("private recipes", free, groups=whose)
@@ -555,3 +570,70 @@ def test_a_run_on_persons_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     again = sordino.train(plan, Logistic(), zero, (X, y), groups=whose, callbacks=ignore, **options)
     assert again.resumed_at == 3
     np.testing.assert_array_equal(again.params, whole.params)
+
+
+# ---- what the caller asks itself --------------------------------------------------------------------
+
+
+def composed() -> Plan:
+    beside = [TableRelease(("a", "b"), 20.0, 1e-7)]
+    return person_plan(beside=beside, noise_multiplier=None, epsilon=2.0, delta=1e-5)
+
+
+def test_queries_asked_elsewhere(tmp_path: Path) -> None:
+    plan, zero = composed(), np.zeros(D, np.float32)
+    X, y, whose = table()
+    options: dict[str, Any] = {"groups": whose}
+    with pytest.raises(sordino.SordinoError, match="no runner"):
+        sordino.train(plan, Logistic(), zero, (X, y), **options)
+    with pytest.raises(sordino.SordinoError, match="asks nothing called 'other'"):
+        sordino.train(plan, Logistic(), zero, (X, y), elsewhere=("other",), **options)
+    options["elsewhere"] = ("preprocessing",)
+    found = sordino.train(plan, Logistic(), zero, (X, y), insecure_seed=1, **options)
+    assert found.answers == {}
+    # A run that may come again must know what the others were asked of.
+    path = tmp_path / "run.ckpt"
+    held = HeldKey.of(path)
+    with pytest.raises(sordino.SordinoError, match="identified_by"):
+        sordino.train(plan, Logistic(), zero, (X, y), run_key=held, checkpoint=path, **options)
+    raw = np.arange(5)
+    options |= {"checkpoint": path, "checkpoint_seconds": 0}
+    first = sordino.train(
+        plan, Logistic(), zero, (X, y), run_key=held, identified_by=raw, **options
+    )
+    again = HeldKey.of(path)  # from the key folder
+    assert again == held
+    assert query_key(plan.others[0], again.key) == query_key(plan.others[0], held.key)
+    assert query_key(plan.others[0], held.key) != held.key
+    second = sordino.train(
+        plan, Logistic(), zero, (X, y), run_key=again, identified_by=raw, **options
+    )
+    np.testing.assert_array_equal(first.params, second.params)
+    with pytest.raises(sordino.SordinoError, match="the source"):
+        sordino.train(plan, Logistic(), zero, (X, y), identified_by=raw + 1, **options)
+
+
+def test_a_held_key_is_used_once() -> None:
+    plan, zero = composed(), np.zeros(D, np.float32)
+    X, y, whose = table()
+    held = HeldKey.of()
+    options: dict[str, Any] = {"groups": whose, "elsewhere": ("preprocessing",), "run_key": held}
+    sordino.train(plan, Logistic(), zero, (X, y), **options)
+    with pytest.raises(sordino.SordinoError, match="already used"):
+        sordino.train(plan, Logistic(), zero, (X, y), **options)
+    assert HeldKey.of(insecure_seed=3).key == RunKey.from_insecure_seed(3)
+    with pytest.raises(sordino.SordinoError, match="not both"):
+        HeldKey.of(run_key=held, insecure_seed=3)
+
+
+def test_a_ledger_knows_the_rows_by_their_persons(tmp_path: Path) -> None:
+    plan, zero = person_plan(), np.zeros(D, np.float32)
+    X, y, whose = table()
+    ledger = sordino.Ledger.create(tmp_path / "ledger")
+    ledger.add_dataset("visits", epsilon=20.0, delta=1e-5, unit="person")
+    options: dict[str, Any] = {"ledger": ledger, "dataset": "visits"}
+    sordino.train(plan, Logistic(), zero, (X, y), groups=whose, **options)
+    other = np.where(whose == "p3", "p33", whose)
+    with pytest.raises(sordino.SordinoError, match="other data"):
+        sordino.train(plan, Logistic(), zero, (X, y), groups=other, **options)
+    assert ledger.dataset("visits").rows is None

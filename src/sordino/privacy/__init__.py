@@ -39,6 +39,7 @@ __all__ = [
     "delta_from_mu",
     "epsilon_from_mu",
     "mu_from_epsilon_delta",
+    "person_ids",
     "sensitivity",
 ]
 

@@ -163,6 +163,7 @@ class Proxy:
         regularizer: Objective | None = None,
         microbatch_size: int | None = None,
     ) -> Proxy:
+        plan.population.require_declared("an estimate of influence")
         sigma = noise_multipliers(plan)
         judge = MeanLoss.of(loss) if objective is None else _Given(objective)
         population = proxy_population(plan.population, len(public))

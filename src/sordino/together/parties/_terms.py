@@ -200,6 +200,7 @@ class Terms:
         """Refuse terms whose plan does not give the guarantee that it states."""
         self.plan.verify()
         refuse_others(self.plan, "training between parties")
+        self.plan.population.require_declared("training between parties")
 
     def statement(self) -> str:
         """The guarantee, and on whose behaviour it rests, in sentences."""
