@@ -24,6 +24,7 @@ from sordino.privacy._amplification import SampledRelease
 from sordino.privacy._gdp import epsilon_from_mu, mu_from_epsilon_delta
 from sordino.privacy._guarantee import Guarantee, compose
 from sordino.privacy._selection import SelectionGuarantee, StoppingLaw
+from sordino.privacy._sides import Side
 
 from .helpers import gaussian, poisson
 
@@ -196,3 +197,82 @@ def test_charges_read_back_as_they_were() -> None:
         assert charge_from_json(charge.to_json()) == charge
     with pytest.raises(SordinoError, match="not a guarantee"):
         charge_from_json([1])
+
+
+# ---- losses and sides ------------------------------------------------------------------------------
+
+
+def split(mu: float, held_out: float, lost: float = 0.0) -> Guarantee:
+    return replace(gaussian(mu).guarantee, lost=lost, sides=(Side(held_out),))
+
+
+def test_every_combination_of_sides_is_kept() -> None:
+    charges = [split(0.1, 0.3), split(0.2, 0.15, 1e-6), gaussian(0.05).guarantee]
+    total = ComposedCost.of(charges)
+    assert total == ComposedCost.of(reversed(charges))
+    assert total.mu == pytest.approx(math.hypot(0.3, 0.2, 0.05))
+    for delta in (1e-5, 1e-4):
+        assert total.epsilon(delta) == pytest.approx(compose(charges).epsilon(delta), rel=1e-9)
+    # Whoever was held out from the second run lost nothing there.
+    assert {one.lost for one in total.each} == {0.0, 1e-6}
+    assert not total.is_gaussian
+    assert ComposedCost.of([split(0.1, 0.3)]).is_gaussian
+
+
+def test_many_splits_are_still_bounded() -> None:
+    charges = [split(0.1 + i / 1000, 0.11 + i / 900, 1e-7) for i in range(30)]
+    total = ComposedCost.of(charges)
+    assert len(total.each) <= 64
+    assert total == ComposedCost.of(reversed(charges))
+    held_out = math.hypot(*(charge.sides[0].gaussian_mu for charge in charges))
+    assert total.mu == pytest.approx(held_out)
+    worst = compose(gaussian(max(g.own.mu, g.sides[0].mu)).guarantee for g in charges)
+    assert total.epsilon(1e-5) <= replace(worst, lost=30 * 1e-7).epsilon(1e-5)
+
+
+def test_a_loss_takes_of_delta() -> None:
+    lossy = replace(gaussian(0.2).guarantee, lost=1e-6)
+    total = ComposedCost.of([lossy, lossy])
+    assert total.lost == pytest.approx(2e-6, rel=1e-5)
+    assert total.epsilon(1e-5) == pytest.approx(compose([lossy, lossy]).epsilon(1e-5), rel=1e-9)
+    assert total.epsilon(1e-6) == math.inf
+    assert not total.within(Allowance(100.0, 1e-6))
+    with pytest.raises(SordinoError, match="a budget in mu is for runs with Gaussian guarantees"):
+        total.within(Allowance(mu=5.0))
+    assert noise_factor([lossy], lossy, Allowance(0.5, 1e-5)) is None
+    # Beside a search and beside secret batches, by the same formula.
+    for other in (search(0.05), replace(poisson().guarantee, adjacency="add-remove")):
+        kept = ComposedCost.of([replace(gaussian(0.2).guarantee), other])
+        beside = ComposedCost.of([lossy, other])
+        assert beside.epsilon(1e-5) == pytest.approx(
+            max(kept.epsilon(1e-5) + 1e-6, kept.epsilon(9e-6 / (1 - 1e-6)) - 1e-6), rel=1e-6
+        )
+
+
+def test_headroom_is_that_of_the_worst_side() -> None:
+    for charge in (split(0.1, 0.2), split(0.1, 0.2, 1e-7)):
+        fits = what_fits([charge], BUDGET)
+        assert ComposedCost.of([charge, gaussian(fits.mu).guarantee]).within(BUDGET)
+        assert not ComposedCost.of([charge, gaussian(fits.mu * 1.001).guarantee]).within(BUDGET)
+    assert fits.mu == pytest.approx(
+        math.sqrt(mu_from_epsilon_delta(1.0, 1e-5) ** 2 - 0.04), rel=1e-4
+    )
+
+
+def test_sides_and_losses_are_restated() -> None:
+    charge = split(0.1, 0.3, 1e-6)
+    other = restated(charge, "replace-one", "example")
+    assert isinstance(other, Guarantee)
+    assert (other.own.gaussian_mu, other.lost) == (0.2, 1e-6)
+    assert [side.gaussian_mu for side in other.sides] == pytest.approx([0.6, math.hypot(0.1, 0.3)])
+    with pytest.raises(SordinoError, match="does not carry over"):
+        restated(charge, "add-remove", "example")
+    sampled = replace(poisson().guarantee, lost=1e-6, sides=(Side(0.3),))
+    moved = restated(sampled, "replace-one", "example")
+    assert isinstance(moved, Guarantee)
+    assert moved.sides[0] == Side(0.6)
+    # Who changes sides comes or goes on each of them.
+    assert moved.sides[1].gaussian_mu == pytest.approx(0.3)
+    assert [part.adjacency for part in moved.sides[1].sampled] == ["add-remove"]
+    assert moved.sampled[0].adjacency == "replace-one"
+    assert charge_from_json(moved.to_json()) == moved

@@ -300,9 +300,13 @@ def largest_power(guarantee: Guarantee, fpr: ArrayLike, *, changes: int = 1) -> 
         return np.ones_like(rates)
     # Within a total variation d of something ideal, both rates of any test are d away from its rates.
     near = getattr(guarantee, "distance", 0.0)
+    sides = (guarantee.own, *guarantee.sides) if isinstance(guarantee, Guarantee) else ()
+    # With this chance all is lost, on either side; a test is as good as the rest on what is left.
+    lost = max((side.lost for side in sides), default=0.0)
     for _ in range(changes):
         rates = np.minimum(rates + near, 1.0)
-        power = np.asarray(ndtr(ndtri(rates) + guarantee.mu))
+        kept = np.minimum(rates / (1 - lost), 1.0)
+        power = lost + (1 - lost) * np.asarray(ndtr(ndtri(kept) + guarantee.mu))
         if guarantee.is_amplified:
             power = np.minimum(power, _amplified(guarantee, rates))
         rates = np.minimum(power + near, 1.0)

@@ -99,7 +99,8 @@ class TableRelease:
         if not self.text_chance:
             return math.inf
         one = -math.expm1(math.log1p(-self.text_chance) / len(self.columns))
-        return (1 - self.sigma * float(ndtri(one))) * (1 + 1e-12)
+        least = 1 - self.sigma * float(ndtri(one))
+        return least + 1e-12 * abs(least)
 
     def guarantee(self, *, adjacency: str, unit: str, delta_hint: float | None) -> Guarantee:
         return Guarantee.gaussian(

@@ -114,6 +114,9 @@ def guarantee_numbers(guarantee: Guarantee) -> list[tuple[str, str]]:
         result += [("epsilon", rounded_up(guarantee.epsilon(hint))), ("delta", rounded_up(hint))]
     if not guarantee.is_amplified:
         result.append(("mu (Gaussian differential privacy)", rounded_up(guarantee.mu)))
+    if guarantee.lost:
+        text = f"chance that a value shows which only one {guarantee.unit} has, beside that"
+        result.append((text, rounded_up(guarantee.lost)))
     return [*result, ("protected unit", guarantee.unit)]
 
 
