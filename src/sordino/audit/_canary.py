@@ -146,8 +146,9 @@ class Canary:
         scripts[:, :, PLANE] = SIZE * plan.clip * rng.choice([-1.0, 1.0], (n, 1))
         scripts[self.row] = factor * self.script
         if self.rows is not None:
-            if plan.population.rows_per_person is None:
-                scripts[self.row] /= self.rows ** (1 - PERSON_POWER)  # together they are the script
+            if isinstance(plan.contribution, Anchored) and not plan.population.rows_per_person:
+                # Its lengths matter, not only that clips bind: together the rows are the script.
+                scripts[self.row] /= self.rows ** (1 - PERSON_POWER)
             more = np.repeat(scripts[self.row][None], self.rows - 1, axis=0)
             scripts = np.concatenate([scripts, more])
         return scripts, np.tile(np.asarray(ticks, np.float32), (len(scripts), 1))

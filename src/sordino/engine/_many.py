@@ -7,7 +7,7 @@ experiments and audits: keys made from seeds are known, so such runs protect nob
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import jax
@@ -17,6 +17,7 @@ import numpy as np
 from sordino._base.keys import RunKey
 from sordino._base.types import PyTree
 from sordino.engine._noise import DrawnRows, GaussianNoise, NoiseSource, NoiseState
+from sordino.engine._people import stacked_queues
 from sordino.engine._records import BatchRows, Picked, Records, Slices, joined
 from sordino.engine._run import TrainingRun, chosen_step, scan_chunk
 from sordino.engine._stepper import Loss, State, StepNow, Stepper
@@ -60,8 +61,12 @@ class ManyRuns:
         lattice = self._lattice_noise(keys)
         for begin, end in zip(self.starts[:-1], self.starts[1:], strict=True):
             count = end - begin
-            if population.is_secret:
-                picked: Picked = secret_batches(population, self.seeds, begin, count)
+            persons = driver.batches.persons
+            if population.is_secret and persons is not None:
+                drawn = [replace(persons, key=key).picked(begin, count) for key in keys]
+                picked: Picked = stacked_queues(drawn)
+            elif population.is_secret:
+                picked = secret_batches(population, self.seeds, begin, count)
             else:
                 picked = driver.batches.picked(driver.key, begin, count)
             state, noise_state = call(

@@ -215,6 +215,18 @@ class PersonBatches:
         return self.people.queues(steps, persons, count, turns)
 
 
+def stacked_queues(drawn: list[NDArray[np.int32]]) -> NDArray[np.int32]:
+    """Queues of the same steps of several runs, as many turns for all."""
+    turns = max(queue.shape[1] for queue in drawn)
+    more = ((0, turns - queue.shape[1]) for queue in drawn)
+    return np.stack(
+        [
+            np.pad(queue, ((0, 0), pad, (0, 0)), constant_values=-1)
+            for queue, pad in zip(drawn, more, strict=True)
+        ]
+    )
+
+
 def longest_chunk(population: Population, lanes: int) -> int:
     """Steps whose queues fit into memory: of public numbers alone."""
     if not population.is_declared or population.kind.is_contiguous():
