@@ -168,6 +168,22 @@ def test_rows_are_taken_and_tables_read() -> None:
     with pytest.raises(SordinoError, match="more than one column 'a'"):
         RawTable(pd.DataFrame([[1, 2]], columns=["a", "a"]))
     assert "Cells object" in repr(cells)  # and no cell
+    flags = pd.DataFrame({"a": [True], "b": pd.array([None], "boolean"), "c": ["True"]})
+    assert RawTable(flags).booleans == ("a", "b")
+
+
+def test_many_words_are_read_as_each_of_them_is() -> None:
+    words = [f"{i}.{i}e{i % 400}" for i in range(1000)] + [
+        "7",
+        "1\n2",
+        "-.5",
+        "x",
+        "",
+        "1_0",
+        "3\n",
+    ]
+    for column in (words, words[:600], words[-7:], words[::-1]):
+        assert listed(read_cells(column)) == [listed(read_cells([word]))[0] for word in column]
 
 
 # Files.

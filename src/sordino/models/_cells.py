@@ -41,9 +41,12 @@ _MISSING = frozenset(
 )
 _NO_NUMBER = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _NUMBER = {
-    ".": re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"),
-    ",": re.compile(r"[+-]?([0-9]+,?[0-9]*|,[0-9]+)([eE][+-]?[0-9]+)?"),
+    ".": re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"),
+    ",": re.compile(r"[+-]?(?:[0-9]+,?[0-9]*|,[0-9]+)(?:[eE][+-]?[0-9]+)?"),
 }
+# Many of the former, one in a line.
+_NUMBERS = re.compile(rf"(?:{_NUMBER['.'].pattern}(?:\n|\Z))*+")
+_MANY = 256
 _DATE = re.compile(
     r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?)?", re.ASCII
 )
@@ -164,6 +167,14 @@ class RawTable(Mapping[str, Cells]):
     def rows(self) -> int:
         return len(self.frame)
 
+    @property
+    def booleans(self) -> tuple[str, ...]:
+        """Columns whose type has no values but True and False: these are public."""
+        kinds = zip(self._places, self.frame.dtypes, strict=True)
+        return tuple(
+            name for name, kind in kinds if str(kind) in ("bool", "boolean", "bool[pyarrow]")
+        )
+
     def __getitem__(self, name: str) -> Cells:
         return read_cells(
             self.frame.iloc[:, self._places[name]],
@@ -171,6 +182,9 @@ class RawTable(Mapping[str, Cells]):
             date_format=self._formats.get(name),
             values=self._values.get(name, ()),
         )
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places  # without reading its cells
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
@@ -203,12 +217,8 @@ def read_cells(
       values: declared values of the column; they are no missing values, whatever they look like.
     """
     keep = frozenset(value.strip() for value in values if isinstance(value, str))
-
-    def read(text: str) -> Reading:
-        return _read_text(text, decimal, date_format, keep)
-
     with np.errstate(all="ignore"):
-        cells = _read_column(column, read)
+        cells = _read_column(column, _Reader(decimal, date_format, keep))
         if date_format is not None and cells.numbers is not None:
             cells = _dates_among_numbers(cells, date_format)
     return cells
@@ -231,7 +241,7 @@ def _read_column(column: Any, read: Callable[[str], Reading]) -> Cells:
         return _read_array(column.to_numpy(), read)
     if isinstance(kind, pd.StringDtype):
         codes, words = pd.factorize(column)
-        return _spread(_read_words(list(words), read), codes)
+        return _spread(_read_words(words.to_numpy(object).tolist(), read), codes)
     if isinstance(kind, pd.DatetimeTZDtype):
         return _of_ticks(column.dt.tz_convert(None).to_numpy())
     if pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind):
@@ -272,7 +282,7 @@ def _read_objects(objects: NDArray[np.object_], read: Callable[[str], Reading]) 
     codes = np.full(len(objects), -1, np.int64)
     codes[is_text], words = pd.factorize(objects[is_text])
     if is_text.all():
-        return _spread(_read_words(list(words), read), codes)
+        return _spread(_read_words(words.tolist(), read), codes)
     is_number = np.fromiter((type(cell) in (float, int) for cell in objects), bool, len(objects))
     others = np.flatnonzero(~(is_text | is_number))
     # Each word, then each other cell, has a reading; plain numbers are put in afterwards.
@@ -294,8 +304,29 @@ def _floats(numbers: NDArray[np.object_]) -> Array:
         return np.array([_read_object(number, lambda _: _NOTHING)[0] for number in numbers])
 
 
-def _read_words(words: Sequence[str], read: Callable[[str], Reading]) -> Cells:
-    return _of_readings([read(word) for word in words])
+def _read_words(words: list[str], read: Callable[[str], Reading]) -> Cells:
+    """Most words of long columns are plain numbers: these are read many at a time."""
+    many = isinstance(read, _Reader) and read.is_plain
+    numbers = np.full(len(words), np.nan)
+    rest: list[int] = []
+    for first in range(0, len(words), _MANY):
+        some = words[first : first + _MANY]
+        try:
+            if not many or not _NUMBERS.fullmatch("\n".join(some)):
+                raise ValueError
+            numbers[first : first + _MANY] = list(map(float, some))
+        except ValueError:  # or what joined looked like numbers are none
+            rest.extend(range(first, first + len(some)))
+    places = np.full(len(words), -1)
+    places[rest] = np.arange(len(rest))
+    cells = _spread(_of_readings([read(words[at]) for at in rest]), places)
+    if len(rest) == len(words):
+        return cells
+    if cells.numbers is not None:
+        numbers[rest] = cells.numbers[rest]
+    return Cells(
+        len(words), _of_numbers(numbers).numbers, cells.days, cells.codes, cells.vocabulary
+    )
 
 
 def _of_readings(readings: Sequence[Reading]) -> Cells:
@@ -330,10 +361,23 @@ def _spread(named: Cells, codes: Codes) -> Cells:
     )
 
 
-def _read_text(
-    text: str, decimal: str, date_format: str | None, keep: frozenset[str] = frozenset()
-) -> Reading:
-    text = text.strip()
+@dataclass(frozen=True)
+class _Reader:
+    """Reads a text; values to `keep` are never missing."""
+
+    decimal: str = "."
+    date_format: str | None = None
+    keep: frozenset[str] = frozenset()
+
+    @property
+    def is_plain(self) -> bool:
+        return self.decimal == "." and self.date_format is None
+
+    def __call__(self, text: str) -> Reading:
+        return _read_text(text.strip(), self.decimal, self.date_format, self.keep)
+
+
+def _read_text(text: str, decimal: str, date_format: str | None, keep: frozenset[str]) -> Reading:
     if text in _MISSING or _NO_NUMBER.fullmatch(text):
         return (np.nan, np.nan, text) if text in keep else _NOTHING
     if date_format is not None and (days := _days_by(text, date_format)) is not None:
@@ -380,7 +424,7 @@ def _read_object(cell: Any, read: Callable[[str], Reading]) -> Reading:
 
 def _read_value(value: object) -> Reading:
     """A declared value, read as a cell is."""
-    return _read_object(value, lambda text: _read_text(text, ".", None))
+    return _read_object(value, _Reader())
 
 
 def _days(when: date) -> float:
