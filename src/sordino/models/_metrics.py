@@ -296,7 +296,7 @@ def _of_classes(answer: EvaluationAnswer, parts: Parts, majority: int) -> dict[s
     sizes = clean.sum(axis=-1)
     result = {"aucs": _aucs(clean)}
     if count == 2:
-        cut = cells // 2
+        cut = round(cells / 2)
         matrix = np.stack(
             [clean[:, 0, :, :cut].sum(axis=-1), clean[:, 0, :, cut:].sum(axis=-1)], axis=-1
         )
