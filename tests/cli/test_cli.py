@@ -323,6 +323,7 @@ def test_train_end_to_end(table: Path, schema: Path, tmp_path: Path) -> None:
         "model.npz",
         "plan.json",
         "report.html",
+        "schema.json",
     ]
     plan = Plan.load(folder / "plan.json")
     stated = json.loads((folder / "guarantee.json").read_text())

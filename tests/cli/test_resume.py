@@ -79,6 +79,7 @@ def test_killed_and_given_again(table: Path) -> None:
         "model.npz",
         "plan.json",
         "report.html",
+        "schema.json",
     ]
     (held,) = ledger.reservations("people")
     assert held.state == "released"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,19 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from sordino import Plan, PrivateClassifier, PrivateRegressor, SordinoError
+import sordino
+from sordino import Plan, PrivateClassifier, PrivateRegressor, RunKey, SordinoError
 from sordino.app.cli import _train
 from sordino.app.cli._main import app
+from sordino.models._evaluation import run_evaluation
 from sordino.models._found import ColumnFact
-from sordino.models._pack import FORMAT, verify_pack
+from sordino.models._kinds import FoundCategorical, Spline
+from sordino.models._metrics import EvaluationMetrics
+from sordino.models._pack import FORMAT, FOUND, verify_pack
+from sordino.models._rows import RowPreparation
 from sordino.models._saved import load_model
+from sordino.models._schema import Schema
+from sordino.planning import Evaluation, TableRelease
 
 N = 120
 RNG = np.random.default_rng(0)
@@ -42,6 +50,14 @@ def classifier(**more: Any) -> PrivateClassifier:
     )
 
 
+def metrics() -> EvaluationMetrics:
+    query = Evaluation("binary", 1.0, 0.2)
+    answer = run_evaluation(
+        query, ANSWER, RNG.uniform(0, 1, N), None, RunKey.from_insecure_seed(0), classes=(0, 1)
+    )
+    return answer.metrics()
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pack with everything that one may have."""
@@ -55,8 +71,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         person_column="patient",
         power=0.5,
         class_weights={"0": 0.5, "1": 1.0},
-        preprocessing={"weights": [1.25, -0.5]},
-        evaluation={"auc": 0.75},
+        preprocessing=SimpleNamespace(to_json=lambda: {"weights": [1.25, -0.5]}),
+        evaluation=metrics(),
         ledger=("people", "ab" * 16),
     )
     return folder
@@ -84,6 +100,8 @@ def test_the_record_says_what_the_page_lists(made: Path) -> None:
     assert record["persons"]["column"] == "patient"
     assert "NFC" in record["persons"]["ids"]
     assert record["ledger"] == {"dataset": "people", "run": "ab" * 16}
+    back = EvaluationMetrics.from_json(json.loads((made / "evaluation.json").read_text()))
+    assert back.scores["auc"].text() in (made / "report.html").read_text()
     assert set(record["sha256"]) == {path.name for path in made.iterdir()} - {"guarantee.json"}
     assert verify_pack(made) == (
         "model.npz",
@@ -299,3 +317,65 @@ def test_tables_without_an_intercept_come_back(tmp_path: Path) -> None:
     with pytest.raises(SordinoError, match="a pack is about one run"):
         back.report(tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_of_several_queries(tmp_path: Path) -> None:
+    """Each part by its own mu and side; what may be lost, and what those held out see."""
+    model = classifier().fit(FRAME, ANSWER)
+    release = TableRelease.for_budget(("age", "work", "old"), 2.0, 1e-5, 0.1, "zero-out")
+    evaluation = Evaluation.for_budget("binary", 2.0, 1e-5, 0.2, "zero-out")
+    model.plan_ = plan = sordino.plan(
+        "dp-gd", examples=N, steps=3, epsilon=2.0, delta=1e-5, beside=[release, evaluation]
+    )
+    model.guarantee_ = plan.guarantee
+    model.report(tmp_path / "run")
+    verify_pack(tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "guarantee.json").read_text())
+    assert record["lost"] == release.text_chance > 0
+    parts = {part["name"]: part for part in record["parts"]}
+    assert {name: part["side"] for name, part in parts.items()} == {
+        "preprocessing": "training",
+        "training": "training",
+        "evaluation": "held out",
+    }
+    own = np.hypot(parts["preprocessing"]["mu"], parts["training"]["mu"])
+    assert record["mu"] == pytest.approx(max(own, parts["evaluation"]["mu"]), rel=1e-9)
+    assert (parts["evaluation"]["sigma"], parts["preprocessing"]["sigma"]) == (
+        evaluation.sigma,
+        release.sigma,
+    )
+    assert record["epsilon"] <= 2.0
+    for name in parts:
+        less = [
+            {**part, "mu": part["mu"] * (1 - 1e-6)} if part["name"] == name else part
+            for part in record["parts"]
+        ]
+        rewritten(tmp_path / "run", record, parts=less)
+        with pytest.raises(SordinoError, match="'parts'"):
+            verify_pack(tmp_path / "run")
+
+
+def test_a_schema_that_was_found_is_in_the_pack(tmp_path: Path) -> None:
+    """Knots, values and rules of columns that a release found come from the schema alone."""
+    schema = Schema(
+        (Spline("age", (0.0, 40.0, 90.0)), FoundCategorical("work", ("a", "b"))), target="old"
+    )
+    model = classifier(feature_bounds=None, categories=None)
+    model.schema_, model.classes_, model.n_features_in_ = schema, np.array([0, 1]), 2
+    model.feature_names_in_ = np.array(["age", "work"], dtype=object)
+    model._preparation = prepare = RowPreparation.for_schema(schema)
+    fitted = classifier().fit(FRAME, ANSWER)
+    for name in ("plan_", "guarantee_", "history_", "result_"):
+        setattr(model, name, getattr(fitted, name))
+    weights = RNG.normal(size=(1, schema.width + 1))
+    model.coef_, model.intercept_ = prepare.to_features(weights, 2)
+    ignored = ColumnFact("note", False, "no text reached the threshold", "found", None, "a hint")
+    model.report(tmp_path / "run", columns=[ignored], source=FOUND)
+    verify_pack(tmp_path / "run")
+    age, work, note = json.loads((tmp_path / "run" / "guarantee.json").read_text())["columns"]
+    assert age["encoding"]["edges"] == [0, 40, 90]
+    assert (age["source"], age["missing"]) == ("found", "a flag of its own")
+    assert (work["encoding"]["values"], work["unknown"]) == (["a", "b"], "the indicator 'other'")
+    assert (note["used"], note["hint"]) == (False, "a hint")
+    back = PrivateClassifier.load(tmp_path / "run")
+    np.testing.assert_allclose(back.predict_proba(FRAME), model.predict_proba(FRAME))

@@ -144,6 +144,7 @@ def test_a_clock_that_goes_back_changes_nothing(table: Path, tmp_path: Path) -> 
         "model.npz",
         "plan.json",
         "report.html",
+        "schema.json",
         "guarantee.json",
     }
     assert not hidden(tmp_path)

@@ -60,6 +60,8 @@ from sordino.privacy import Guarantee
 
 if TYPE_CHECKING:
     from sordino.models._linear import PrivateLinear
+    from sordino.models._metrics import EvaluationMetrics
+    from sordino.models._release import TableAnswer
     from sordino.report import ScoreTable
 
 FORMAT, VERSION = "sordino-guarantee", 2
@@ -117,7 +119,7 @@ class PackFacts:
       person_column, power: whose column of ids, and the alpha of ``n_p^-alpha``; None where rows are
         the unit.
       class_weights: the weight of each class, if they have any.
-      preprocessing, evaluation: released numbers, as their files have them.
+      preprocessing, evaluation: released numbers, for files of their own; the report shows the latter.
       ledger: the data set's name and the run's identity, where a ledger was charged.
     """
 
@@ -133,8 +135,8 @@ class PackFacts:
     person_column: str | None = None
     power: float | None = None
     class_weights: Mapping[str, float] | None = None
-    preprocessing: Json | None = None
-    evaluation: Json | None = None
+    preprocessing: TableAnswer | None = None
+    evaluation: EvaluationMetrics | None = None
     ledger: tuple[str, str] | None = None
 
     def all_columns(self) -> list[ColumnFact]:
@@ -153,6 +155,7 @@ def pack_facts(model: Any, **about: Any) -> PackFacts:
             "a pack is about one run of one plan, which this model does not have: it was loaded from a "
             "file or chosen by a search; save() writes the model by itself"
         )
+    about.setdefault("evaluation", getattr(model, "evaluation_", None))
     if model.ledger is not None:
         about.setdefault("ledger", (str(model.dataset), model.result_.run))
     table, scores = getattr(model, "table_run_", None), getattr(model, "evaluation_", None)
@@ -174,15 +177,15 @@ def write_pack(folder: Path, facts: PackFacts) -> None:
     model = facts.model
     plan, guarantee, schema = model.plan_, model.guarantee_, model.schema_
     others = {
-        SCHEMA: None if schema is None else schema.to_json(),
+        SCHEMA: schema,
         PREPROCESSING: facts.preprocessing,
         EVALUATION: facts.evaluation,
     }
     write_atomically(folder / MODEL, model_bytes(model, facts.target))
     plan.save(folder / PLAN)
-    for name, data in others.items():
-        if data is not None:
-            write_atomically(folder / name, record_text(data))
+    for name, released in others.items():
+        if released is not None:
+            write_atomically(folder / name, record_text(released.to_json()))
     report.write_report(
         folder / REPORT,
         plan,
@@ -190,6 +193,7 @@ def write_pack(folder: Path, facts: PackFacts) -> None:
         title=facts.title,
         history=model.history_,
         results=facts.results,
+        evaluation=None if facts.evaluation is None else facts.evaluation.facts(),
         notes=facts.notes,
         date=facts.date,
         evaluation=model.evaluation_.facts() if hasattr(model, "evaluation_") else None,

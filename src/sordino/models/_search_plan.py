@@ -104,7 +104,7 @@ def check_price(price: object, plan: SearchPlan) -> None:
             "a trial of this search looks for values of texts, with a small chance to show one that only "
             "one unit has, for which the price of a search is not known; declare the categories"
         )
-    if not isinstance(price, Guarantee) or price.is_amplified or price.distance:
+    if not isinstance(price, Guarantee) or not price.is_gaussian:
         raise SordinoError(
             "a trial of this search relies on secret batches or on discrete noise, for which the price "
             "of a search is not known; use a method with public batches"
