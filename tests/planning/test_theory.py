@@ -197,6 +197,7 @@ def test_vacuous_bounds_say_so() -> None:
         ("dp-mu2", {"learning_rate": 1.0}, "not below 1/.2 smoothness"),
         ("dp-mu2", {"clip": 2.0}, "clip 2 is below 3"),
         ("dp-srgd", {"kappa": 1.0}, "kappa = 1/2"),
+        ("dp-srgd", {"power": 2.0}, "power=1, not 2"),
         ("dp-srgd", {"learning_rate": 4.0}, "not below 1/smoothness = 4"),
         ("dp-srgd", {"clip": 3.0}, "contributions are clipped"),
     ],

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._base.errors import SordinoError, nearest, require_choice, require_count, shown
-from sordino.parts.contributions import Lagged, TwoClip
+from sordino.parts.contributions import Lagged, TwoClip, Weighted
 from sordino.parts.mechanisms import LONGEST_MATRIX, Workload
 from sordino.parts.sampling import FIXED, RESHUFFLED
 from sordino.parts.schedules import SAFE_RATIO, allocate, best_dynamic_steps, best_uniform_steps
@@ -455,12 +455,24 @@ def _mu2(theorem: Theorem, facts: Facts, run: Training) -> float:
     return value
 
 
-def _srgd(theorem: Theorem, facts: Facts, run: Training) -> float:
-    G, M, D = (facts[name] for name in ("lipschitz", "smoothness", "diameter"))
-    prefix, predictable = _one_pass(theorem, facts, run, G + 2 * M * D)
+def _coupled(theorem: Theorem, run: Training) -> None:
+    """Demand linear coupling as the proof has it."""
     theorem.demand(
         run.update.kappa == 0.5, f"its proof is for kappa = 1/2, not {run.update.kappa:g}"
     )
+    _linear_weights(theorem, run)
+
+
+def _linear_weights(theorem: Theorem, run: Training) -> None:
+    contribution = run.contribution
+    power = contribution.power if isinstance(contribution, Weighted) else 0.0
+    theorem.demand(power == 1, f"its weights are t+1: power=1, not {power:g}")
+
+
+def _srgd(theorem: Theorem, facts: Facts, run: Training) -> float:
+    G, M, D = (facts[name] for name in ("lipschitz", "smoothness", "diameter"))
+    prefix, predictable = _one_pass(theorem, facts, run, G + 2 * M * D)
+    _coupled(theorem, run)
     beta = 1 / run.update.learning_rate
     theorem.demand(beta > M, f"learning rate {1 / beta:g} is not below 1/smoothness = {1 / M:g}")
     value = bounds.coupled_gap(
