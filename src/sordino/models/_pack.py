@@ -158,17 +158,15 @@ def pack_facts(model: Any, **about: Any) -> PackFacts:
     about.setdefault("evaluation", getattr(model, "evaluation_", None))
     if model.ledger is not None:
         about.setdefault("ledger", (str(model.dataset), model.result_.run))
-    table, scores = getattr(model, "table_run_", None), getattr(model, "evaluation_", None)
+    table = getattr(model, "table_run_", None)
     if table is not None:
         about = {
             "columns": table.found.columns,
             "class_weights": table.weights,
-            "preprocessing": None if table.found.answer is None else table.found.answer.to_json(),
+            "preprocessing": table.found.answer,
             "person_column": table.person_column,
             "power": None if table.person_column is None else float(model.person_power),
         } | about
-    if scores is not None:
-        about.setdefault("evaluation", scores.to_json())
     return PackFacts(model, **about)
 
 
@@ -196,7 +194,6 @@ def write_pack(folder: Path, facts: PackFacts) -> None:
         evaluation=None if facts.evaluation is None else facts.evaluation.facts(),
         notes=facts.notes,
         date=facts.date,
-        evaluation=model.evaluation_.facts() if hasattr(model, "evaluation_") else None,
     )
     record = {
         **statement(plan, guarantee),
