@@ -155,7 +155,7 @@ def score_raw(
     name = f"private, epsilon {model.guarantee_.epsilon(at):.4g}"
     truth, made = read_cells(test[target], decimal=decimal), model.predict(test)
     if isinstance(model, PrivateClassifier):
-        classes = model.table_run_.found.classes
+        classes = model.table_run_.found.classes or ()
         codes = truth.positions(classes)
         guessed = np.searchsorted(np.arange(len(classes)), _codes(model, made))
         known = codes >= 0
