@@ -98,11 +98,27 @@ def flights(folder: str | None) -> RawTable:
     return RawTable(*_flights())
 
 
+def credit(folder: str | None) -> RawTable:
+    """Bad loans; played no part in any choice."""
+    frame = _published("modeldata", "credit_data")
+    bad = (frame["Status"] == "bad").to_numpy(int)
+    return RawTable(frame.drop(columns="Status"), bad, chosen_on=False)
+
+
+def survey(folder: str | None) -> RawTable:
+    """Opinions on abortion for any reason, from who people are; played no part in any choice."""
+    frame = _published("stevedata", "gss_abortion").dropna(subset=["abany"]).reset_index(drop=True)
+    features = ["year", "age", "race", "sex", "hispaniccat", "educ", "partyid", "relactiv"]
+    return RawTable(frame[features], frame["abany"].to_numpy(int), chosen_on=False)
+
+
 TABLES: dict[str, Callable[[str | None], RawTable]] = {
     "adult": adult,
     "nasscds": nasscds,
     "tv16": tv16,
     "churn": churn,
     "loans": loans,
+    "credit": credit,
+    "survey": survey,
     "flights": flights,
 }

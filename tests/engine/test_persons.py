@@ -1,4 +1,4 @@
-"""Persons with several rows: one clip for all that is theirs, and nobody else moves (page 06, 2 and 14)."""
+"""Persons with several rows: one clip for all that is theirs, and nobody else moves (papers/06, sections 2 and 14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids of persons: one canonical text for each, whatever the other rows are (page 06, 2.6 and 14.10)."""
+"""Ids of persons: one canonical text for each, whatever the other rows are (papers/06, sections 2.6 and 14.10)."""
 
 from __future__ import annotations
 
