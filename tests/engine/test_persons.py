@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sordino
-from sordino.engine import HeldKey, RunKey, TrainingRun, batch_at, query_key
+from sordino.engine import RUNNERS, HeldKey, RunKey, TrainingRun, batch_at, query_key
 from sordino.parts import Logistic, Population, Softmax
 from sordino.parts._losses import LeastSquares, LinearLoss
 from sordino.parts._rounding import BLOCK, CLIP_MARGIN, norm_margin, sum_margin
@@ -586,6 +586,10 @@ def test_queries_asked_elsewhere(tmp_path: Path) -> None:
     options: dict[str, Any] = {"groups": whose}
     with pytest.raises(sordino.SordinoError, match="no runner"):
         sordino.train(plan, Logistic(), zero, (X, y), **options)
+    with RUNNERS.temporary():
+        RUNNERS.add("table-release", lambda *_: None)
+        with pytest.raises(sordino.SordinoError, match="nothing of groups"):
+            sordino.train(plan, Logistic(), zero, (X, y), **options)
     with pytest.raises(sordino.SordinoError, match="asks nothing called 'other'"):
         sordino.train(plan, Logistic(), zero, (X, y), elsewhere=("other",), **options)
     options["elsewhere"] = ("preprocessing",)

@@ -170,6 +170,10 @@ def train(
     plan.verify()
     check_runners(plan, elsewhere)
     asked_here = [query for query in plan.others if query.name not in elsewhere]
+    if groups is not None and asked_here:
+        raise SordinoError(
+            "other queries are told nothing of groups; ask them yourself, and name them in elsewhere"
+        )
     personal = groups is not None or row_weights is not None
     if personal and (noise_rule is not None or plan.schedule.kind == AdaptiveBudget.kind):
         raise SordinoError("groups and row_weights are for runs that plan their noise beforehand")
