@@ -132,6 +132,26 @@ class ColumnFact:
     def to_json(self) -> Json:
         return {name: value for name, value in vars(self).items() if value not in (None, "")}
 
+    @property
+    def text(self) -> str:
+        """What the column is used as, in a few words, or why it is ignored."""
+        return _in_words(self.what or {}) if self.used else f"ignored: {self.why}"
+
+
+def _in_words(column: Json) -> str:
+    """A column's encoding."""
+    if "values" in column:
+        values = [str(value) for value in column["values"]]
+        return f"categories: {', '.join(values[:4])}" + (
+            f", ... ({len(values)} values)" if len(values) > 4 else ""
+        )
+    if "low" in column:
+        return f"numbers from {column['low']:g} to {column['high']:g}"
+    edges = column.get("edges", ())
+    if not edges or column.get("of_days"):
+        return "dates" if column.get("of_days") or column.get("kind") == "dates" else "numbers"
+    return f"numbers, {len(edges)} knots from {edges[0]:.4g} to {edges[-1]:.4g}"
+
 
 def found_schema(
     answer: TableAnswer,

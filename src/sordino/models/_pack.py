@@ -194,6 +194,7 @@ def write_pack(folder: Path, facts: PackFacts) -> None:
         evaluation=None if facts.evaluation is None else facts.evaluation.facts(),
         notes=facts.notes,
         date=facts.date,
+        columns=[(fact.name, fact.text) for fact in facts.columns],
     )
     record = {
         **statement(plan, guarantee),

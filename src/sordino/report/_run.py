@@ -35,6 +35,7 @@ def write_report(
     evaluation: EvaluationFacts | None = None,
     notes: Sequence[str] = (),
     date: str = "",
+    columns: Sequence[tuple[str, str]] = (),
 ) -> None:
     """Write the report of one run to `path`, atomically.
 
@@ -44,6 +45,7 @@ def write_report(
       results: scores on public test data.
       evaluation: noisy scores on held-out data, which `guarantee` covers.
       notes: what the reader must know about this run, one sentence each; shown at the top.
+      columns: of the table: names, and what each is used as.
       date: when the run was made, as text; there is no clock in here.
     """
     text = render(
@@ -51,6 +53,7 @@ def write_report(
         "run.html.j2",
         title=title,
         date=date,
+        columns=list(columns),
         guarantee=guarantee,
         numbers=guarantee_numbers(guarantee),
         notes=list(notes),

@@ -97,7 +97,9 @@ def show_found(found: Found, built: Plan) -> None:
     table.add_column("column", overflow="fold")
     table.add_column("used as", overflow="fold")
     for fact in found.columns[:_MOST_SHOWN]:
-        table.add_row(fact.name, describe(fact.what) if fact.used else f"ignored: {fact.why}")
+        table.add_row(fact.name, fact.text)
+    if found.classes is not None:
+        say(f"predicting: {', '.join(str(label) for label in found.classes[:20])}")
     out().print(table)
     if len(found.columns) > _MOST_SHOWN:
         say(
@@ -121,28 +123,6 @@ def show_found(found: Found, built: Plan) -> None:
             f"Finding this took {share:.0%} of the budget. With everything declared (--schema) training "
             f"would have {1 - math.sqrt(1 - share):.0%} less noise."
         )
-
-
-def describe(column: Json | None) -> str:
-    """A column's encoding in a few words."""
-    if column is None:
-        return ""
-    if "values" in column:
-        values = [str(value) for value in column["values"]]
-        shown = ", ".join(values[:4]) + (f", ... ({len(values)} values)" if len(values) > 4 else "")
-        return f"categories: {shown}"
-    if "low" in column:
-        return f"numbers from {column['low']:g} to {column['high']:g}"
-    if "edges" in column:
-        edges = column["edges"]
-        what = "dates" if column.get("of_days") else "numbers"
-        span = "" if not edges or column.get("of_days") else f", {edges[0]:.4g} to {edges[-1]:.4g}"
-        return f"{what}, {len(edges)} knots{span}"
-    return (
-        "dates"
-        if "days" in column or column.get("kind") == "dates"
-        else str(column.get("kind", ""))
-    )
 
 
 def score_raw(
