@@ -15,7 +15,7 @@ from sordino._base.types import Json
 from sordino.engine import HeldKey, Source, compilation_cache
 from sordino.models._checks import Features
 from sordino.models._defaults import STEPS_PER_EPOCH, choose_learning_rate, choose_settings
-from sordino.models._inference import declared_columns
+from sordino.models._inference import by_name, declared_columns
 from sordino.models._linear import PrivateLinear, note_fit, refuse_folds, seed_of
 from sordino.models._private_fit import (
     REFUSE,
@@ -102,6 +102,7 @@ class TableLinear(PrivateLinear):
             raise SordinoError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
             )
+        values = by_name("categories", self.categories)
         table = table_of(
             X,
             y,
@@ -110,7 +111,7 @@ class TableLinear(PrivateLinear):
             weight_bound=self.weight_bound,
             decimal=self.decimal,
             date_formats=self.date_formats,
-            values=self.categories or {},
+            values=values,
             classes=classes or (),
         )
         names = tuple(str(name) for name in table.features.frame.columns)
