@@ -1,4 +1,4 @@
-"""The workshop's command: ``python -m benchmarks run | calibration | accountant | prediction | amplified | speed``."""
+"""The workshop's command: ``python -m benchmarks run | calibration | accountant | prediction | amplified | tables | speed``."""
 
 from __future__ import annotations
 
@@ -54,6 +54,26 @@ def amplified(
     from benchmarks import amplified as compared
 
     compared.main(data or ["mnist", "a9a"], folder)
+
+
+@app.command()
+def tables(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="adult, nasscds, tv16, churn, loans, credit, survey or flights."),
+    ] = None,
+    folder: Annotated[
+        str | None,
+        typer.Option("--data", envvar="SORDINO_DATA", help="The folder of the data sets."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each table and epsilon.")] = 5,
+) -> None:
+    """Raw tables with nothing declared, beside models without privacy; a quarter of an hour."""
+    from benchmarks import tables as raw
+
+    raw.main(
+        names or ["adult", "nasscds", "tv16", "churn", "loans", "credit", "survey"], folder, seeds
+    )
 
 
 @app.command()

@@ -287,6 +287,16 @@ def test_undeclared_columns_are_said_to_be_outside(tmp_path: Path) -> None:
     verify_pack(tmp_path / "t-sordino")
 
 
+def test_a_pack_of_python_says_what_was_taken_from_the_data(tmp_path: Path) -> None:
+    """What nobody declared is never called declared, and stands in the notes."""
+    model = PrivateClassifier(epsilon=2.0, epochs=1, feature_bounds={"age": (0, 90)})
+    model.fit(FRAME, ANSWER).report(tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "guarantee.json").read_text())
+    assert [column["source"][:8] for column in record["columns"]] == ["declared", "taken fr"]
+    assert "classes" in record["notes"][0]
+    assert "outside the guarantee" in (tmp_path / "run" / "report.html").read_text()
+
+
 @pytest.mark.parametrize("bounds", [(0, 90), None], ids=["bounds", "own norm"])
 @pytest.mark.parametrize("intercept", [True, False])
 def test_models_of_arrays_are_kept_too(tmp_path: Path, bounds: Any, intercept: bool) -> None:

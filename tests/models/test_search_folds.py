@@ -196,7 +196,9 @@ def test_a_search_in_folds_is_one_run_of_the_ledger(tmp_path: Path) -> None:
     assert held.guarantee == found.guarantee_
     part = clone(BASE).set_params(examples=150)
     with pytest.raises(SordinoError, match="a part of a data set"):
-        searching(estimator=part, ledger=ledger, dataset="people", epsilon=0.1).fit(X[:150], Y[:150])
+        searching(estimator=part, ledger=ledger, dataset="people", epsilon=0.1).fit(
+            X[:150], Y[:150]
+        )
 
 
 @pytest.mark.parametrize("method", ["composition", "random-stopping"])

@@ -161,6 +161,98 @@ def test_limits_without_noise_and_sampling() -> None:
     assert anytime == pytest.approx((9 / 2e-6 + 21 * 3) * 2 / (21 * 22), rel=1e-3)
 
 
+BALL = {"lipschitz": 1.0, "smoothness": 2.0, "diameter": 3.0, "dimension": 5.0}
+
+
+def test_independent_gradients_by_summing() -> None:
+    noise, T = RNG.uniform(0.5, 2, 9), 9
+    want = 7.0 * 3**2
+    for t in range(T):
+        variance = (t + 1) ** 2 / 10 + 5 * noise[t] ** 2  # of the weighted mean
+        want += (t + 2) / (4 * (t + 1) * (7 - 2)) * variance
+    got = bounds.independent_gap(noise, beta=7.0, batch_size=10, **BALL)
+    assert got == pytest.approx(want * 2 / (T * (T + 1)))
+    beta, bound = bounds.best_coupling(np.array([T]), np.array([0.3]), smoothness=2.0, diameter=3.0)
+    eta = np.arange(1.0, T + 1)
+    given = {**BALL, "lipschitz": 0.0, "batch_size": 1}
+    least = bounds.independent_gap(eta * math.sqrt(0.3 / 5), beta=float(beta[0]), **given)
+    assert least == pytest.approx(float(bound[0]))
+    for factor in (0.9, 1.1):
+        other = bounds.independent_gap(
+            eta * math.sqrt(0.3 / 5), beta=factor * float(beta[0]), **given
+        )
+        assert other > least
+
+
+def test_recursion_without_acceleration_in_the_limit() -> None:
+    """Without noise and sampling it is ``D^2 / (2 eta T)``; clips that cannot bind cost nothing."""
+    none, many = np.zeros(20), 10**18
+    value = bounds.recursive_gap(none, none, rate=0.1, clip=121.0, batch_size=many, **BALL)
+    assert value == pytest.approx(9 / (2 * 0.1 * 20), rel=1e-6)
+    # one step: the error of a batch and of its noise, and nothing that the past determines
+    one = bounds.recursive_gap(
+        np.array([0.2]), np.zeros(1), rate=0.1, clip=1.0, batch_size=4, **BALL
+    )
+    error = (0.5 + math.sqrt(5) * 0.2) ** 2
+    assert one == pytest.approx(9 / 0.2 + 0.1 / (2 * 0.8) * error)
+
+
+def test_how_often_clips_bind() -> None:
+    def binds(clip: float, prefix: np.ndarray, batch_size: int = 10**6) -> float:
+        return bounds._clips_bind(prefix, 0.1, 2.0, clip, batch_size, 1.0, 5.0)
+
+    assert binds(1 + 2.0 * 19, np.full(20, 1e9)) == 0.0  # no difference is longer in this ball
+    assert binds(2.9, np.zeros(20)) == math.inf  # gradients of norm 1 alone move that far
+    assert binds(3.5, np.zeros(20)) < 1e-6
+    assert 0 < binds(3.5, np.full(20, 0.5)) < binds(3.5, np.full(20, 1.0)) < 1
+    assert binds(3.5, np.zeros(20), batch_size=1) == 1.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_step_of_the_proofs_holds_on_a_path(seed: int) -> None:
+    """papers/03, 1.7 and 1.8: quadratics in a ball, errors of any kind, each inequality pathwise."""
+    rng = np.random.default_rng(seed)
+    d, radius = 4, 1.0
+    H = np.diag(rng.uniform(0, 2, d))
+    M, target = float(H.max()), rng.normal(size=d)
+
+    def project(x: np.ndarray) -> np.ndarray:
+        return x * min(1.0, radius / np.linalg.norm(x))
+
+    def loss(x: np.ndarray) -> float:
+        return float((x - target) @ H @ (x - target) / 2)
+
+    best = project(np.zeros(d) + 1e-12)
+    for _ in range(5000):
+        best = project(best - H @ (best - target) / M)
+    beta = M * rng.uniform(1.05, 5)
+    x = y = z = project(rng.normal(size=d))
+    for t in range(30):
+        error = rng.normal(size=d) * rng.choice([0.0, 0.3, 3.0])
+        estimate = (t + 1) * (H @ (x - target) + error)
+        new_z, new_y = (
+            project(z - estimate / (2 * beta)),
+            project(x - estimate / (beta * (t + 1))),
+        )
+        before = t * (t + 1) / 2 * (loss(y) - loss(best)) + beta * np.sum((z - best) ** 2)
+        after = (t + 1) * (t + 2) / 2 * (loss(new_y) - loss(best)) + beta * np.sum(
+            (new_z - best) ** 2
+        )
+        paid = (t + 1) * (t + 2) / (4 * (beta - M)) * (error @ error)
+        assert after <= before + paid - (t + 1) * error @ (z - best) + 1e-9
+        y, z = new_y, new_z
+        x = (1 - 2 / (t + 3)) * y + 2 / (t + 3) * z
+    rate = rng.uniform(0.05, 0.95) / M
+    x = project(rng.normal(size=d))
+    for _ in range(30):
+        error = rng.normal(size=d) * rng.choice([0.0, 0.3, 3.0])
+        new = project(x - rate * (H @ (x - target) + error))
+        nearer = np.sum((x - best) ** 2) - np.sum((new - best) ** 2)
+        paid = rate / (2 * (1 - M * rate)) * (error @ error) - error @ (x - best)
+        assert loss(new) - loss(best) <= nearer / (2 * rate) + paid + 1e-9
+        x = new
+
+
 def test_errors_of_recursion_by_its_own_variance() -> None:
     """papers/01, oracle 10: variance .2105473 after 50 steps of gamma .1 from 1 with .2 each."""
     noise = np.array([1.0] + [0.2] * 50)
@@ -324,6 +416,12 @@ def test_excess_training_loss(
         pytest.param(
             "dp-srgd", {"mechanism": "cancelling", "epsilon": 1.0}, marks=pytest.mark.slow
         ),
+        ("dp-nesterov", {}),
+        pytest.param(
+            "dp-nesterov", {"batch_size": 8, "learning_rate": 2.0}, marks=pytest.mark.slow
+        ),
+        ("dp-srg", {}),
+        pytest.param("dp-srg", {"mechanism": "blt", "batch_size": 4}, marks=pytest.mark.slow),
     ],
 )
 def test_excess_loss_on_the_population(recipe: str, options: dict[str, Any]) -> None:

@@ -30,6 +30,8 @@ CASES: dict[str, dict[str, Any]] = {
     "dp-nsgd-sr": {**SMOOTH, "examples": 64, "dimension": 16, "epsilon": 1.0},
     "dp-mu2": {**BALL, "batch_size": 100},
     "dp-srgd": BALL,
+    "dp-srg": BALL,
+    "dp-nesterov": BALL,
 }
 
 
@@ -99,6 +101,45 @@ def test_settings_are_the_papers() -> None:
     assert srm.population.first_batch > srm.population.batch_size
     assert srm.update.optimizer == "adaptive"
     assert planned("dp-mu2").mechanism.kind == "cancelling"
+
+
+def test_settings_of_acceleration_with_independent_gradients() -> None:
+    """papers/03, 1.7: beta and the bound in closed form, and the batch size with the least one."""
+    plan, mu = planned("dp-nesterov"), mu_from_epsilon_delta(1.0, 1e-6)
+    T, B = plan.population.steps, plan.population.batch_size
+    assert 32561 // T == B
+    v = 1 / B + 123 / (B * mu) ** 2
+    beta = 0.25 + math.sqrt(T * (T + 1) * (T + 2) * v / 12) / 4
+    assert plan.update.learning_rate == pytest.approx(1 / beta)
+    assert (plan.clip, plan.update.radius, plan.update.kappa) == (1.0, 2.0, 0.5)
+    closed = 2 * 0.25 * 16 / (T * (T + 1)) + 2 * 4 * math.sqrt((T + 2) * v / (3 * T * (T + 1)))
+    assert value(plan) == pytest.approx(closed, rel=1e-4)
+    for steps in (round(0.8 * T), round(1.25 * T)):
+        other = planned("dp-nesterov", steps=steps)
+        assert other.population.batch_size == 32561 // steps
+        assert value(other) > value(plan)
+    for rate in (0.8 / beta, 1.25 / beta):
+        assert value(planned("dp-nesterov", learning_rate=rate)) > value(plan)
+    given = planned("dp-nesterov", batch_size=1000)
+    assert (given.population.steps, given.population.batch_size) == (32, 1000)
+
+
+def test_settings_of_recursion_without_acceleration() -> None:
+    """papers/03, 1.8: the clip in closed form; the learning rate is near the one with the least bound."""
+    plan, mu = planned("dp-srg"), mu_from_epsilon_delta(1.0, 1e-6)
+    n, T, B = 32561, plan.population.steps, plan.population.batch_size
+    assert (B, T) == (180, 180)
+    assert (plan.update.average, plan.update.radius, plan.mechanism.kind) == (1.0, 2.0, "tree")
+    moved = 0.25 * plan.update.learning_rate * T  # M eta T
+    tails = math.sqrt(8 * T * math.log(2 * n) / B)
+    tails += 8 / (B * mu) * (math.sqrt(123) + math.sqrt(2 * math.log(n * T)))
+    assert plan.clip == pytest.approx((1 + moved) / (1 - moved / T * tails))
+    assert value(planned("dp-srg", mechanism="blt")) < value(plan)
+    for factor in (0.8, 1.25):
+        rate = plan.update.learning_rate * factor
+        moved = 0.25 * rate * T
+        clip = (1 + moved) / (1 - moved / T * tails)
+        assert value(planned("dp-srg", learning_rate=rate, clip=clip)) > value(plan)
 
 
 def test_what_is_given_stays() -> None:
@@ -198,6 +239,16 @@ def test_vacuous_bounds_say_so() -> None:
         ("dp-mu2", {"clip": 2.0}, "clip 2 is below 3"),
         ("dp-srgd", {"kappa": 1.0}, "kappa = 1/2"),
         ("dp-srgd", {"power": 2.0}, "power=1, not 2"),
+        ("dp-srg", {"power": 2.0}, "power=1, not 2"),
+        ("dp-srg", {"average": 0.5}, "about average=1, not 0.5"),
+        ("dp-srg", {"clip": 1.1}, "too small for learning rate"),
+        ("dp-srg", {"learning_rate": 4.0}, "not below 1/smoothness = 4"),
+        ("dp-nesterov", {"power": 2.0}, "power=1, not 2"),
+        ("dp-nesterov", {"kappa": 1.0}, "kappa = 1/2"),
+        ("dp-nesterov", {"learning_rate": 4.0}, "not below 1/smoothness = 4"),
+        ("dp-nesterov", {"sampling": "poisson"}, "used once"),
+        ("dp-nesterov", {"clip": 0.5}, "clip 0.5 is below the Lipschitz constant 1"),
+        ("dp-nesterov", {"steps": 40000}, "used once"),
         ("dp-srgd", {"learning_rate": 4.0}, "not below 1/smoothness = 4"),
         ("dp-srgd", {"clip": 3.0}, "contributions are clipped"),
     ],

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from sordino.models._folder import check_free as check_free
     from sordino.models._folder import staged_folder as staged_folder
     from sordino.models._metrics import EvaluationMetrics as EvaluationMetrics
-    from sordino.models._pack import DECLARED as DECLARED
     from sordino.models._pack import TAKEN as TAKEN
     from sordino.models._pack import pack_facts as pack_facts
     from sordino.models._pack import verify_pack as verify_pack

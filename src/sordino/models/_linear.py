@@ -316,7 +316,7 @@ class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
                 identified_by=self._source(data.X, y) if self.ledger is not None else None,
                 one_row_per_person=bool(self.one_row_per_person),
             )
-        self._preparation = prepare
+        self._preparation, self._undeclared = prepare, tuple(data.undeclared)
         self.schema_ = prepare.schema
         self.plan_ = built
         self.guarantee_ = replace(result.guarantee, scope=FIT, insecure=result.insecure)

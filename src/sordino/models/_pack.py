@@ -115,7 +115,8 @@ class PackFacts:
 
     Attributes:
       model: fitted; its `plan_`, `guarantee_`, `schema_` and `history_` are the run's.
-      columns: of the table, used or ignored; those of the schema that are not named have this `source`.
+      columns: of the table, used or ignored.
+      source: of the schema's columns that are not named there; by default by what the model declares.
       person_column, power: whose column of ids, and the alpha of ``n_p^-alpha``; None where rows are
         the unit.
       class_weights: the weight of each class, if they have any.
@@ -130,7 +131,7 @@ class PackFacts:
     notes: Sequence[str] = ()
     results: ScoreTable | None = None
     date: str = ""
-    source: str = DECLARED
+    source: str | None = None
     columns: Sequence[ColumnFact] = ()
     person_column: str | None = None
     power: float | None = None
@@ -144,8 +145,20 @@ class PackFacts:
         schema, named = self.model.schema_, {fact.name: fact for fact in self.columns}
         names = () if schema is None else schema.names
         why = "a column of the schema"
-        used = [named.pop(name, ColumnFact(name, True, why, self.source)) for name in names]
+        used = [
+            named.pop(name, ColumnFact(name, True, why, self.source or _source(self.model, name)))
+            for name in names
+        ]
         return [*used, *named.values()]
+
+
+def _source(model: PrivateLinear, name: str) -> str:
+    """Whether a column's bounds or values were declared."""
+    bounds = model.feature_bounds
+    known = name in bounds if isinstance(bounds, Mapping) else bounds is not None
+    schema = model.schema_
+    numeric = schema is not None and name in schema.bounds
+    return DECLARED if (known if numeric else name in (model.categories or ())) else TAKEN
 
 
 def pack_facts(model: Any, **about: Any) -> PackFacts:
@@ -154,6 +167,10 @@ def pack_facts(model: Any, **about: Any) -> PackFacts:
         raise SordinoError(
             "a pack is about one run of one plan, which this model does not have: it was loaded from a "
             "file or chosen by a search; save() writes the model by itself"
+        )
+    if taken := getattr(model, "_undeclared", ()):
+        about.setdefault(
+            "notes", [f"Used as if public, outside the guarantee: {'; '.join(taken)}."]
         )
     about.setdefault("evaluation", getattr(model, "evaluation_", None))
     if model.ledger is not None:

@@ -4,7 +4,7 @@
 the matrix of ones (its coefficients are ``binom(2k, k) / 4^k``), D the norms of its columns, and z standard
 normal. Whoever adds weights of total at most 1 moves ``C D^-1 w`` by at most 1, because each of its columns
 has norm 1: the release is (1/sigma)-GDP. Sums from the first cell to any other have noise of about 3.4
-sigma for 3,841 cells, where independent noise on the cells would add up to 62 (papers/06, sections 3.1 and 3.2).
+sigma for 3,841 cells, where independent noise would add up to 62 (papers/06, sections 3.1 and 3.2).
 """
 
 from __future__ import annotations

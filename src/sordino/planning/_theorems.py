@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
 
 from sordino._base.errors import SordinoError, nearest, require_choice, require_count, shown
 from sordino.parts.contributions import Lagged, TwoClip, Weighted
@@ -407,8 +408,66 @@ def _srgd_settings(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _one_pass(theorem: Theorem, facts: Facts, run: Training, clip: float) -> tuple[Array, Array]:
-    """Demand fresh examples and a ball; the noise of the sums, and what of it the past determines."""
+def _nesterov_settings(asked: Asked) -> dict[str, Any]:
+    """papers/03, 1.7: the batches of one pass with the least bound, unless given, and its beta."""
+    n, steps, b = asked["examples"], asked["steps"], asked["batch_size"]
+    G, d = asked["lipschitz"], asked["dimension"]
+    if b is not None:
+        T = np.array([_pass(n, b)])
+    elif steps in (None, AUTO):
+        T = np.unique(np.geomspace(1, n, 4000).astype(np.int64))
+    else:
+        T = np.array([min(require_count("steps", steps), n)])
+    B = n // T if b is None else np.array([b])
+    variance = G**2 / B + d * (G / (B * _budget(asked))) ** 2
+    beta, bound = bounds.best_coupling(T, variance, **_some(asked, "smoothness", "diameter"))
+    best = int(np.argmin(bound))
+    settings = {"steps": int(T[best]), "batch_size": int(B[best]), "clip": G}
+    return {**settings, "learning_rate": 1 / float(beta[best]), "radius": asked["diameter"] / 2}
+
+
+def _srg_settings(asked: Asked) -> dict[str, Any]:
+    """papers/03, 1.8: the learning rate with the least bound at the noise of a tree, and its clip."""
+    n, G, M, D = (asked[name] for name in ("examples", "lipschitz", "smoothness", "diameter"))
+    B = math.isqrt(n) if asked["batch_size"] is None else asked["batch_size"]
+    T = _pass(n, B)
+    node = math.sqrt(T.bit_length()) / (B * _budget(asked))
+    nodes = np.array([t.bit_count() for t in range(1, T + 1)])
+    prefix, predictable = node * np.sqrt(nodes), node * np.sqrt(nodes - 1)
+    # What sampling and noise add to the sums, relative to the clip, but for a chance of 2/n.
+    tail = math.sqrt(asked["dimension"]) + math.sqrt(2 * math.log(n * T))
+    tail = math.sqrt(8 * T * math.log(2 * n) / B) + math.sqrt(T.bit_length()) * node * tail
+    most = min(T / tail, T) * (1 - 1e-6)
+
+    def clip(moved: float) -> float:
+        return float(G * (1 + moved) / (1 - moved * tail / T))
+
+    def error(log_moved: float) -> float:
+        moved = math.exp(log_moved)  # M eta T
+        rate, scale = moved / (M * T), clip(moved)
+        value = bounds.recursive_gap(
+            prefix * scale,
+            predictable * scale,
+            rate=rate,
+            clip=scale,
+            batch_size=B,
+            **_some(asked, *_CONVEX_GAP[0]),
+        )
+        return math.log(value)
+
+    span = (math.log(most) - 12, math.log(most))
+    best = math.exp(minimize_scalar(error, span, bounds=span, method="bounded").x)
+    settings = {"steps": T, "batch_size": B, "clip": clip(best), "mechanism": "tree"}
+    return {**settings, "learning_rate": best / (M * T), "radius": D / 2, "average": 1.0}
+
+
+def _pass(examples: int, batch_size: int) -> int:
+    """Steps of one pass."""
+    return max(examples // require_count("batch_size", batch_size), 1)
+
+
+def _one_pass(theorem: Theorem, facts: Facts, run: Training, clip: float, **wanted: object) -> None:
+    """Demand fresh examples, a ball, and noise of one size."""
     population, update, D = run.population, run.update, facts["diameter"]
     theorem.demand(
         population.sampling == FIXED
@@ -419,7 +478,7 @@ def _one_pass(theorem: Theorem, facts: Facts, run: Training, clip: float) -> tup
         update.radius is not None and update.radius <= D / 2 * (1 + 1e-9),
         f"its iterates stay in a ball of diameter {D:g}: radius={D / 2:g}",
     )
-    _demand_update(theorem, run, output="last", radius=update.radius)
+    _demand_update(theorem, run, **{"output": "last", "radius": update.radius, **wanted})
     theorem.demand(
         run.clip >= clip * (1 - 1e-9),
         f"clip {run.clip:g} is below {clip:g}, so that contributions are clipped",
@@ -427,8 +486,12 @@ def _one_pass(theorem: Theorem, facts: Facts, run: Training, clip: float) -> tup
     theorem.demand(
         run.schedule.relative_noise(population.steps) is None, "its noise is the same in every step"
     )
+
+
+def _noise_of_sums(run: Training) -> tuple[Array, Array]:
+    """Of the sums of the means, per coordinate, and what of it earlier releases determine."""
     scale = run.noise_multiplier * run.clip / run.divisor
-    if population.steps > LONGEST_MATRIX:
+    if run.population.steps > LONGEST_MATRIX:
         prefix = run.noise_in(Workload.prefix())
         return prefix, prefix
     rows = scale * np.cumsum(run.mechanism.noising_matrix(), axis=0)
@@ -439,7 +502,8 @@ def _one_pass(theorem: Theorem, facts: Facts, run: Training, clip: float) -> tup
 
 def _mu2(theorem: Theorem, facts: Facts, run: Training) -> float:
     G, M, D = (facts[name] for name in ("lipschitz", "smoothness", "diameter"))
-    prefix, predictable = _one_pass(theorem, facts, run, G + 2 * M * D)
+    _one_pass(theorem, facts, run, G + 2 * M * D)
+    prefix, predictable = _noise_of_sums(run)
     rate, T = run.update.learning_rate, run.population.steps
     value = bounds.anytime_gap(
         prefix,
@@ -471,7 +535,8 @@ def _linear_weights(theorem: Theorem, run: Training) -> None:
 
 def _srgd(theorem: Theorem, facts: Facts, run: Training) -> float:
     G, M, D = (facts[name] for name in ("lipschitz", "smoothness", "diameter"))
-    prefix, predictable = _one_pass(theorem, facts, run, G + 2 * M * D)
+    _one_pass(theorem, facts, run, G + 2 * M * D)
+    prefix, predictable = _noise_of_sums(run)
     _coupled(theorem, run)
     beta = 1 / run.update.learning_rate
     theorem.demand(beta > M, f"learning rate {1 / beta:g} is not below 1/smoothness = {1 / M:g}")
@@ -486,6 +551,37 @@ def _srgd(theorem: Theorem, facts: Facts, run: Training) -> float:
     theorem.demand(
         math.isfinite(value),
         f"clip {run.clip:g} is too small for learning rate {1 / beta:g}, so that contributions are "
+        "clipped",
+    )
+    return value
+
+
+def _nesterov(theorem: Theorem, facts: Facts, run: Training) -> float:
+    _one_pass(theorem, facts, run, facts["lipschitz"])
+    _coupled(theorem, run)
+    rate, M = run.update.learning_rate, facts["smoothness"]
+    theorem.demand(rate * M < 1, f"learning rate {rate:g} is not below 1/smoothness = {1 / M:g}")
+    noise, b = run.noise_per_step(), run.population.batch_size
+    return bounds.independent_gap(noise, beta=1 / rate, batch_size=b, **facts)
+
+
+def _srg(theorem: Theorem, facts: Facts, run: Training) -> float:
+    _one_pass(theorem, facts, run, facts["lipschitz"], average=1)
+    prefix, predictable = _noise_of_sums(run)
+    _linear_weights(theorem, run)
+    rate, M = run.update.learning_rate, facts["smoothness"]
+    theorem.demand(rate * M < 1, f"learning rate {rate:g} is not below 1/smoothness = {1 / M:g}")
+    value = bounds.recursive_gap(
+        prefix,
+        predictable,
+        rate=rate,
+        clip=run.clip,
+        batch_size=run.population.batch_size,
+        **facts,
+    )
+    theorem.demand(
+        math.isfinite(value),
+        f"clip {run.clip:g} is too small for learning rate {rate:g}, so that contributions are "
         "clipped",
     )
     return value
@@ -518,6 +614,8 @@ _THEOREM_6 = "Theorem 6 of Tran & Cutkosky (2022)"
 _THEOREM_9 = "Tran & Cutkosky (2022) for one fixed order, at the settings of Theorem 9"
 _APPENDIX_F = "Appendix F of Reshef & Levy (2025)"
 _THEOREM_4_10 = "Theorem 4.10 of Choquette-Choo et al. (2024), corrected"
+_THEOREM_4_11 = "Theorem 4.11 of Choquette-Choo et al. (2024), corrected"
+_SECTION_4_3 = "paper 03, 1.8, on section 4.3 of Choquette-Choo et al. (2024)"
 
 # Of several for one recipe, the first that has a place for all given facts is meant.
 THEOREMS: tuple[Theorem, ...] = (
@@ -530,4 +628,8 @@ THEOREMS: tuple[Theorem, ...] = (
     Theorem("dp-nsgd-sr", _THEOREM_9, *_SMOOTH_NORM, _nsgd_sr_settings, _nsgd, _known_norm),
     Theorem("dp-mu2", _APPENDIX_F, *_CONVEX_GAP, _mu2_settings, _mu2, _known_diameter),
     Theorem("dp-srgd", _THEOREM_4_10, *_CONVEX_GAP, _srgd_settings, _srgd, _known_diameter),
+    Theorem("dp-srg", _SECTION_4_3, *_CONVEX_GAP, _srg_settings, _srg, _known_diameter),
+    Theorem(
+        "dp-nesterov", _THEOREM_4_11, *_CONVEX_GAP, _nesterov_settings, _nesterov, _known_diameter
+    ),
 )

@@ -66,6 +66,6 @@ def write_run(
         notes=notes,
         results=results,
         date=date,
-        source=models.DECLARED if declared else models.TAKEN,
+        source=None if declared else models.TAKEN,
     )
     models.write_pack(folder, facts)
