@@ -34,6 +34,8 @@ Categories: TypeAlias = Mapping[str, Any]
 MOST_VALUES = 256
 # A target of whole numbers with at most this many values is taken for a list of classes.
 MOST_CLASSES = 20
+# The way of estimators that take from the data what is not declared.
+TAKE = "take"
 _ONE_PAIR = (
     "for a DataFrame with categories give feature_bounds as (low, high) for all numeric columns or as a "
     "dict by column name"

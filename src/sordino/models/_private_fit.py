@@ -30,6 +30,7 @@ from sordino.models._cells import Cells, RawTable, read_cells
 from sordino.models._checks import Features
 from sordino.models._evaluation import EvaluationAnswer, held_out, run_evaluation
 from sordino.models._found import ColumnFact, found_bounds, found_classes, found_schema, found_task
+from sordino.models._inference import TAKE
 from sordino.models._release import TableAnswer, run_table_release
 from sordino.models._rows import RowPreparation
 from sordino.models._schema import Categorical, Numeric, Schema, Value
@@ -37,7 +38,7 @@ from sordino.parts import LeastSquares, LinearLoss, Logistic, Softmax
 from sordino.planning import Evaluation, Plan, Query, TableRelease
 from sordino.privacy import mu_of_budget_beside, person_ids
 
-PAY, REFUSE, TAKE = "pay", "refuse", "take"
+PAY, REFUSE = "pay", "refuse"
 UNDECLARED = ("auto", PAY, REFUSE, TAKE)
 # Where nobody declared how many persons there are, delta must not tell it.
 DELTA = 1e-5
