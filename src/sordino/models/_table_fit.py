@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from sordino._base.errors import SordinoError, nearest, require_choice, require_count
 from sordino._base.types import Json
 from sordino.engine import HeldKey, Source, compilation_cache
+from sordino.models._cells import RawTable
 from sordino.models._checks import Features
 from sordino.models._defaults import STEPS_PER_EPOCH, choose_learning_rate, choose_settings
 from sordino.models._found import FEATURES
@@ -39,8 +41,8 @@ from sordino.planning import Plan, Query
 from sordino.planning.recipes import recipe_named
 from sordino.privacy import ADJACENCIES, FIT, ROW, Adjacency, Unit, require_one_row
 
-if TYPE_CHECKING:
-    import pandas as pd
+# Of hashes of rows.
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(eq=False, repr=False)
@@ -168,7 +170,7 @@ class TableLinear(PrivateLinear):
             raise SordinoError("give random_state or run_key, not both")
         key = HeldKey.of(self.checkpoint, self.run_key, seed)
         if self.ledger is None:
-            note_fit(hashed_rows(table.features.frame), stacklevel=4)
+            note_fit(hashed_rows(table.features), stacklevel=4)
         self._warn([], seeded=seed is not None, stacklevel=4)
         about: Json = {"adjacency": asked.adjacency, "unit": unit, "delta": asked.delta}
         with compilation_cache():
@@ -301,12 +303,19 @@ class TableLinear(PrivateLinear):
         raise NotImplementedError
 
 
-def hashed_rows(frame: pd.DataFrame) -> NDArray[np.float32]:
+def hashed_rows(table: RawTable) -> NDArray[np.float32]:
     """A few numbers that stand for each row, to notice rows that come again."""
-    import pandas as pd
-
-    plain = frame.astype({name: str for name in frame if frame[name].dtype == object})
-    words = pd.util.hash_pandas_object(plain, index=False).to_numpy(np.uint64)
+    words = np.zeros(table.rows, np.uint64)
+    for cells in table.values():
+        for numbers in (cells.numbers, cells.days):
+            words *= _FACTOR
+            if numbers is not None:
+                words ^= np.where(np.isnan(numbers), 0.0, numbers + 0.0).view(np.uint64)
+        if cells.codes is not None:
+            digests = (blake2b(word.encode(), digest_size=8) for word in cells.vocabulary)
+            known = np.array([int.from_bytes(d.digest(), "big") for d in digests] + [0], np.uint64)
+            words ^= known[cells.codes]
+        words ^= words >> np.uint64(29)
     return words[:, None].view(np.float32)
 
 
