@@ -1,4 +1,4 @@
-"""White-box audits whose canary is a whole person (papers/06, sections 2.6 and oracle 8)."""
+"""White-box audits whose canary is a whole person (papers/06, section 2.6 and oracle 8)."""
 
 from __future__ import annotations
 

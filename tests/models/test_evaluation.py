@@ -365,7 +365,7 @@ def test_rows_without_ids_are_drawn_one_by_one() -> None:
 
 
 def test_a_rare_class_is_flagged_and_a_common_one_is_not() -> None:
-    """As with car crashes (4.5 % deaths) and incomes (25 % high), page 06, 6.4."""
+    """As with car crashes (4.5 % deaths) and incomes (25 % high), papers/06, section 6.4."""
     rng = np.random.default_rng(10)
     rare = asked("binary", *binormal(224, 5020, 1.7, rng), sigma=SIGMA).metrics()
     assert rare.no_better_than_majority
@@ -459,7 +459,7 @@ def test_intervals_hold_as_often_as_they_say(
 def test_noise_moves_the_auc_little(
     positives: int, negatives: int, separation: float, expected: float
 ) -> None:
-    """As on two tables of page 06, 6.2, which have as many persons."""
+    """As on two tables of papers/06, section 6.2, which have as many persons."""
     rng = np.random.default_rng(0)
     errors = []
     for draw in range(100):

@@ -26,7 +26,7 @@ from sordino.models._release import (
     DATE_CELLS,
     NUMBER_CELLS,
     Parts,
-    People,
+    Owners,
     TableAnswer,
     _gaussians,
     date_cells,
@@ -145,7 +145,7 @@ def test_a_person_moves_the_release_by_mu_at_most(rows: int) -> None:
     for column in range(5):
         cells = read_cells([CELLS[i] for i in rng.integers(0, len(CELLS), len(owners))])
         one, other = (
-            weigh(cells, People(whose, len(cells)), np.random.default_rng(column))
+            weigh(cells, Owners(whose, len(cells)), np.random.default_rng(column))
             for whose in (owners, without)
         )
         square += moved(one, other) ** 2 / 3**2
@@ -163,7 +163,7 @@ def test_one_text_speaks_for_a_person() -> None:
     owners = np.array([0] * 53 + [1] * 2)
     named = set()
     for seed in range(200):
-        parts = weigh(cells, People(owners, 55), np.random.default_rng(seed))
+        parts = weigh(cells, Owners(owners, 55), np.random.default_rng(seed))
         (text,) = parts.texts.keys() - {"u"}
         assert parts.texts[text] == pytest.approx(50 / 53)
         assert parts.texts["u"] == 1
@@ -171,7 +171,7 @@ def test_one_text_speaks_for_a_person() -> None:
         named.add(text)
     assert len(named) > 40
     # Nobody's rows count nothing, and whoever is first or last draws alike.
-    assert weigh(cells, People(np.full(55, -1), 55), np.random.default_rng(0)).texts == {}
+    assert weigh(cells, Owners(np.full(55, -1), 55), np.random.default_rng(0)).texts == {}
 
 
 def test_weights_are_exact_in_any_order() -> None:
@@ -179,8 +179,8 @@ def test_weights_are_exact_in_any_order() -> None:
     owners = rng.integers(-1, 500, 3000)
     numbers = rng.choice([1.0, 2.0, 70.0, np.nan], 3000)
     order = rng.permutation(3000)
-    one = weigh(read_cells(numbers), People(owners, 3000), rng)
-    other = weigh(read_cells(numbers[order]), People(owners[order], 3000), rng)
+    one = weigh(read_cells(numbers), Owners(owners, 3000), rng)
+    other = weigh(read_cells(numbers[order]), Owners(owners[order], 3000), rng)
     np.testing.assert_array_equal(one.numbers, other.numbers)
     assert one.missing == other.missing
     assert 499.99 < one.numbers.sum() + one.missing <= 500

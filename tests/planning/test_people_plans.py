@@ -23,7 +23,7 @@ from sordino.privacy import (
 )
 
 ASKED: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "unit": "person"}
-B, E = 20, 40  # page 06, 2.1
+B, E = 20, 40  # papers/06, section 2.1
 STEPS = B * E
 
 

@@ -1,4 +1,4 @@
-"""Ids of persons: one canonical text for each, whatever the other rows are (papers/06, sections 2.6 and 14.10)."""
+"""Ids of persons: one canonical text for each, whatever the other rows are (papers/06, section 2.6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses and sides: page 06's figures, both directions, composition, and files."""
+"""Losses and sides: the figures of papers/06, both directions, composition, and files."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from sordino._base.errors import PrivacyWarning, SordinoError
 from sordino.models._estimators import checked_classes
 from sordino.models._rows import RowPreparation
 from sordino.models._schema import Numeric, Schema
-from sordino.models._search import _NoisyScore
+from sordino.models._scores import NoisyScore
 
 ROWS = 60
 RANDOM = np.random.default_rng(0)
@@ -154,12 +154,12 @@ class Constant(PrivateRegressor):
 def test_what_has_no_score_counts_as_zero() -> None:
     """R7: a row without a finite score adds 0 to the sum, and moves it by at most 1."""
     exact = {"std": 0.0, "draw": np.random.default_rng(0)}
-    score = _NoisyScore(X, np.full(ROWS, 0.5), **exact)(Constant())
+    score = NoisyScore(X, np.full(ROWS, 0.5), **exact)(Constant())
     assert score == 1.0
-    one = _NoisyScore(X, with_one(np.full(ROWS, 0.5), np.nan), **exact)(Constant())
+    one = NoisyScore(X, with_one(np.full(ROWS, 0.5), np.nan), **exact)(Constant())
     assert one == pytest.approx(1 - 1 / ROWS)
     with pytest.raises(SordinoError, match="one value for each row"):
-        _NoisyScore(X, np.full((ROWS, 1), 0.5), **exact)(Constant())
+        NoisyScore(X, np.full((ROWS, 1), 0.5), **exact)(Constant())
 
 
 def test_a_column_of_targets_is_scored_row_by_row() -> None:

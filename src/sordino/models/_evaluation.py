@@ -5,7 +5,7 @@
     answer.metrics()
 
 A person of n rows adds 1/n to the cells of its rows, so one person moves what is released by at most 1
-in norm, whatever its rows are (page 06, section 6, and 14.7). What does not fit (a missing truth, a
+in norm, whatever its rows are (papers/06, sections 6 and 6.2). What does not fit (a missing truth, a
 score that is no number, a row of nobody) adds nothing, and nothing is said about it.
 """
 

@@ -1,4 +1,4 @@
-"""Columns that a table's release found, and the features that they become (page 06, sections 3.3 to 4).
+"""Columns that a table's release found, and the features that they become (papers/06, sections 3.3 and 4).
 
     schema, facts = found_schema(answer, names, mu_train=.25)      # a `Schema`, and a line for each column
     classes, counts = found_classes(answer)                        # of the target; or found_bounds(answer)
@@ -41,7 +41,7 @@ from sordino.models._schema import Categorical, Column, Numeric, Schema, Value
 
 FEATURES = ("auto", "linear", "spline", "onehot")
 BINS = 8
-# "auto": below this signal for each column, few features are better than many (page 06, 4.4).
+# "auto": below this signal for each column, few features are better than many (papers/06, section 4.4).
 _RICH = 60.0
 # Bins hold at least so many sigma.
 _LEAST = 6.0

@@ -48,7 +48,7 @@ AUTO, CLASSES, REGRESSION = "auto", "classes", "regression"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Facts:
+class TableFacts:
     """What is public about a table: declared, or a question of the release.
 
     Attributes:
@@ -107,7 +107,7 @@ class Facts:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class RawRecords:
     """The records of a fit, as they were given; AS SENSITIVE AS THE DATA.
 
     Attributes:
@@ -126,9 +126,9 @@ class Table:
     def rows(self) -> int:
         return self.features.rows
 
-    def take(self, chosen: NDArray[np.bool_]) -> Table:
+    def take(self, chosen: NDArray[np.bool_]) -> RawRecords:
         """The rows where `chosen` is true."""
-        return Table(
+        return RawRecords(
             self.features.take(chosen),
             self.target.take(chosen),
             None if self.ids is None else self.ids[chosen],
@@ -144,7 +144,7 @@ class Table:
 
         return np.asarray(pd.factorize(self.ids)[0], np.int64)
 
-    def columns(self, facts: Facts) -> Mapping[str, Cells]:
+    def columns(self, facts: TableFacts) -> Mapping[str, Cells]:
         """The features, and the target as it is asked for."""
         target = self.target if facts.task == REGRESSION else self.target.as_values()
         return ChainMap({facts.target: target, facts.numbers: self.target}, self.features)  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ def table_of(
     date_formats: Mapping[str, str] | None,
     values: Mapping[str, Sequence[object]],
     classes: Sequence[object],
-) -> Table:
+) -> RawRecords:
     """The records of a fit; a name in `groups` is a column of X, which is then no feature."""
     if hasattr(X, "toarray"):
         raise SordinoError(
@@ -183,7 +183,7 @@ def table_of(
     weights = None
     if sample_weight is not None:
         weights = bounded_weights(sample_weight, weight_bound, features.rows)
-    return Table(features, target, ids, weights)
+    return RawRecords(features, target, ids, weights)
 
 
 def bounded_weights(
@@ -214,7 +214,7 @@ class Asked:
     features: str = "auto"
     bins: int = 8
 
-    def queries(self, facts: Facts, task: str) -> tuple[TableRelease | None, Evaluation | None]:
+    def queries(self, facts: TableFacts, task: str) -> tuple[TableRelease | None, Evaluation | None]:
         """The charged questions beside training."""
         release = evaluation = None
         if facts.asked:
@@ -266,7 +266,7 @@ class Found:
 
 
 def find(
-    facts: Facts, asked: Asked, release: TableRelease | None, table: Table, key: RunKey
+    facts: TableFacts, asked: Asked, release: TableRelease | None, table: RawRecords, key: RunKey
 ) -> Found:
     """Ask the release, and make a schema of its answer; it settles the task "auto"."""
     trained, task = None, facts.task
@@ -372,7 +372,7 @@ def class_weights(
     return np.asarray(weights / weights.max())
 
 
-def apart(table: Table, key: RunKey, share: float) -> tuple[Table, Table | None]:
+def apart(table: RawRecords, key: RunKey, share: float) -> tuple[RawRecords, RawRecords | None]:
     """Who trains, and who is held out: whole persons, drawn from the key and their ids alone."""
     if not share:
         return table, None
@@ -434,7 +434,7 @@ class Run:
 class HeldOut:
     """Who is held out, for the evaluation of the model; AS SENSITIVE AS THE DATA."""
 
-    table: Table
+    table: RawRecords
     query: Evaluation
     key: RunKey
     unit: str
@@ -448,8 +448,8 @@ def losses_of(task: str, classes: int = 2) -> LinearLoss:
 
 
 def fit_table(
-    table: Table,
-    facts: Facts,
+    table: RawRecords,
+    facts: TableFacts,
     asked: Asked,
     *,
     plan_for: Callable[[str, int | None, Sequence[Query]], Plan],
@@ -541,7 +541,7 @@ def _weights_of(
 
 def _prepared(
     found: Found,
-    table: Table,
+    table: RawRecords,
     preparation: RowPreparation,
     of_class: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[np.float32] | None, float]:

@@ -1,4 +1,4 @@
-"""Everything that a fit must know of a table, in one Gaussian release (page 06, section 3).
+"""Everything that a fit must know of a table, in one Gaussian release (papers/06, section 3).
 
 Each person spreads a weight of 1 over the cells of a column: 1/n_p for each of n_p rows. Released are, with
 one sigma: the weights of numbers and of dates over public grids, with noise shaped for running sums; the
@@ -186,7 +186,7 @@ class TableAnswer:
             raise SordinoError("this is not the answer of a table's release") from None
 
 
-class People:
+class Owners:
     """Whose row is whose, and what one row weighs.
 
     Args:
@@ -238,7 +238,7 @@ class Parts:
 
 
 def weigh(
-    cells: Cells, people: People, rng: np.random.Generator, declared: Sequence[Value] | None = None
+    cells: Cells, people: Owners, rng: np.random.Generator, declared: Sequence[Value] | None = None
 ) -> Parts:
     """What everyone's cells of a column weigh together: AS SENSITIVE AS THE DATA, it never leaves here.
 
@@ -302,13 +302,13 @@ def run_table_release(
     if target is not None and target not in query.columns:
         raise SordinoError(f"the target {shown(target)} is not among the columns of the release")
     sigma, threshold = query.sigma, query.threshold()
-    people: People | None = None
+    people: Owners | None = None
     noisy: dict[str, Parts] = {}
     values = {name: (declared or {}).get(name) for name in query.columns}
     with np.errstate(all="ignore"):
         for name in query.columns:
             cells = table[name]
-            people = people or People(owners, len(cells))
+            people = people or Owners(owners, len(cells))
             speaker = key.generator(f"table/{name}/speaker")
             clean = weigh(cells, people, speaker, values[name])
             noisy[name] = _noised(clean, sigma, threshold, key, name)

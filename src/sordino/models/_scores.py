@@ -3,7 +3,7 @@
 A search in K folds trains each of G candidates K times, each time without the persons of one fold. The
 models predict for the fold that they left out, and one noisy evaluation of all these predictions is the
 candidate's score. The best one is trained once more, on everybody. A person is in K - 1 of a candidate's
-trainings and in its one score (papers/06, sections 7 and 14.8)::
+trainings and in its one score (papers/06, section 7)::
 
     mu^2 = mu_shared^2 + (G (K - 1) + 1) mu_fit^2 + G mu_score^2
 

@@ -24,7 +24,7 @@ from sordino.models._private_fit import (
     REFUSE,
     UNDECLARED,
     Asked,
-    Facts,
+    TableFacts,
     Found,
     HeldOut,
     Run,
@@ -124,7 +124,7 @@ class TableLinear(PrivateLinear):
         )
         names = tuple(str(name) for name in table.features.frame.columns)
         target = str(getattr(y, "name", None) or "target")
-        facts = Facts(
+        facts = TableFacts(
             names=names,
             declared=declared_columns(names, self.feature_bounds, self.categories),
             target=f"{target} (target)" if target in names else target,

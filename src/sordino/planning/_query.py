@@ -6,7 +6,7 @@ methods: what they cost follows from their own numbers, never from data.
 A query asks one *side* of the data: the units that train, unless its class says ``side = HELD_OUT``. Who is
 on which side is drawn secretly, unit by unit, and a unit shows only in what its own side is asked: the
 guarantee is that of the worse side. A unit that is replaced may leave one side and come in on the other:
-that is one more side, on which both count as for removing and adding one (page 06, 6.1).
+that is one more side, on which both count as for removing and adding one (papers/06, section 6.1).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 r"""What is asked of a table beside training: facts about its columns, and scores of units held out.
 
 Both are Gaussian releases in which a unit has the total weight 1 in every column, spread over its rows,
-and noise shaped over the cells so that weight 1 moves them by at most 1 sigma (papers/06, sections 3 and
-6). Replacing one unit moves them by at most ``sqrt(2)`` sigma: weights are nonnegative, and so are all
-inner products of the strategy's columns.
+and noise shaped over the cells so that weight 1 moves them by at most 1 sigma (papers/06, section 3 and
+6). Replacing one unit moves them by at most ``sqrt(2)`` sigma: weights are nonnegative, and so are all inner
+products of the strategy's columns.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _fields(data: Json, query: type) -> Json:
 
 @dataclass(frozen=True)
 class TableRelease:
-    """Noisy weights of the values of each column: numbers, texts, dates, missing (page 06, section 3).
+    """Noisy weights of the values of each column: numbers, texts, dates, missing (papers/06, section 3).
 
     A column of any kind costs mu ``1 / sigma``, and m of them ``sqrt(m) / sigma``.
 
@@ -139,7 +139,7 @@ class TableRelease:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Noisy counts of scores of units that are held out from training (page 06, section 6).
+    """Noisy counts of scores of units that are held out from training (papers/06, section 6).
 
     Training does not move with these units, and they show in nothing else: they have the whole budget.
 

@@ -4,7 +4,7 @@ Data that is split (some units train, others are held out) shows a unit only wha
 beside post-processing. What holds for everybody is the worst of the sides.
 
 *Lost*: a value that only one unit has may show with a small probability d, and then all is lost; else the
-releases are what they are without (papers/06, sections 3.4 and 14.11). With ``D`` the delta of all else,
+releases are what they are without (papers/06, section 3.4). With ``D`` the delta of all else,
 
     delta(eps) = max{ d + (1 - d) D(eps - ln(1 - d)),  D(eps + ln(1 - d)) },
     delta(eps) = d + (1 - d) D(eps)                                             (replace-one).

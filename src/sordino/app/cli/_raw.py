@@ -41,11 +41,11 @@ class _Shown:
         show_found(found, built)
 
 
-class _Classifier(_Shown, PrivateClassifier):
+class _RawClassifier(_Shown, PrivateClassifier):
     pass
 
 
-class _Regressor(_Shown, PrivateRegressor):
+class _RawRegressor(_Shown, PrivateRegressor):
     pass
 
 
@@ -70,8 +70,8 @@ def fit_raw(
     if kind == "auto" and class_weight is not None:
         kind = CLASSES
     weights = class_weight if kind == CLASSES else None
-    classifier = _Classifier(classes=classes, class_weight=weights, verbose=1, **settings)
-    regressor = _Regressor(target_bounds=bounds, verbose=1, **settings)
+    classifier = _RawClassifier(classes=classes, class_weight=weights, verbose=1, **settings)
+    regressor = _RawRegressor(target_bounds=bounds, verbose=1, **settings)
     asker = regressor if kind == REGRESSION else classifier
     made = asker._table_run(
         X,

@@ -1,4 +1,4 @@
-"""Secret slots: batches of units whose number nobody may know (page 06, 2.5).
+"""Secret slots: batches of units whose number nobody may know (papers/06, section 2.5).
 
 Each unit is in one of b slots for the whole run, chosen by the run key and the unit's id alone. Removing a
 unit moves no other: what changes are the steps of its slot, so that the sensitivity of fixed batches holds
