@@ -65,8 +65,28 @@ def regressor(**changes: Any) -> PrivateRegressor:
     return PrivateRegressor(**{**STRONG, **PUBLIC, **FAST, "target_bounds": (10, 30), **changes})
 
 
+def failing(estimator: Any) -> dict[str, str]:
+    """Checks of scikit-learn that cannot hold, and why."""
+    names = ("pandas_series", "not_an_array", "list", "shape", "not_overwritten")
+    bounded = "weights of rows need weight_bound, from public knowledge"
+    reasons = {f"check_sample_weights_{name}": bounded for name in names}
+    reasons["check_all_zero_sample_weights_error"] = bounded
+    for kind in ("dense", "sparse"):
+        reasons[f"check_sample_weight_equivalence_on_{kind}_data"] = (
+            "two runs have different noise, and a person who comes twice is two persons"
+        )
+    if isinstance(estimator, PrivateClassifier):
+        reasons["check_classifiers_one_label_sample_weights"] = bounded
+        reasons["check_class_weight_classifiers"] = (
+            "thirty rows at epsilon 1 show no classes; weights need them inside the budget"
+        )
+    return reasons
+
+
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks([PrivateClassifier(**FAST), PrivateRegressor(**FAST)])
+@parametrize_with_checks(
+    [PrivateClassifier(**FAST), PrivateRegressor(**FAST)], expected_failed_checks=failing
+)
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     check(estimator)
 
