@@ -352,7 +352,7 @@ def accuracy_of(model: Path, test: Path) -> float:
 
 def test_train_without_schema_warns_and_says_so_in_the_report(table: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    result = run(*training(table, "--out", folder, "--epochs", 1))
+    result = run(*training(table, "--out", folder, "--epochs", 1, "--undeclared", "take"))
     assert result.exit_code == 0, result.output
     for words in ("taken from the data", "number of rows", "'age'", "'town'", "classes"):
         assert words in result.stderr
@@ -391,9 +391,8 @@ def test_train_regression_on_parquet(tmp_path: Path) -> None:
 def test_train_escapes_hostile_column_names(tmp_path: Path) -> None:
     frame = people(120, seed=4).rename(columns={"rich": "<script>alert(1)</script>[red]x"})
     frame.to_csv(tmp_path / "data.csv", index=False)
-    result = run(
-        "train", tmp_path / "data.csv", "--target", frame.columns[-1], "--epsilon", 1, "--epochs", 1
-    )
+    command = ["train", tmp_path / "data.csv", "--target", frame.columns[-1], "--epsilon", 1]
+    result = run(*command, "--epochs", 1, "--undeclared", "take")
     assert result.exit_code == 0, result.output
     report = (tmp_path / "data-sordino" / "report.html").read_text(encoding="utf-8")
     assert "<script" not in report
@@ -436,7 +435,7 @@ def test_bad_training(
     if change is not None:
         change(pd.read_csv(table)).to_csv(table, index=False)
     given = ["--schema", schema] if "--target" not in more else []
-    refused(run(*training(table, *given, *more)), *words)
+    refused(run(*training(table, *given, "--evaluate", 0, *more)), *words)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["people.csv", "schema.json"]
 
 
@@ -455,7 +454,8 @@ def test_bad_files(content: bytes | None, words: list[str], tmp_path: Path) -> N
     path = tmp_path / "data.csv"
     if content is not None:
         path.write_bytes(content)
-    refused(run(*training(path, "--task", "classification")), *words)
+    command = training(path, "--task", "classification", "--undeclared", "take")
+    refused(run(*command), *words)
     assert not (tmp_path / "data-sordino").exists()
 
 
@@ -474,7 +474,7 @@ def test_errors_of_a_real_process_are_one_line(table: Path) -> None:
 
 
 def test_interruption_is_clean(table: Path, schema: Path, tmp_path: Path) -> None:
-    command = training(table, "--schema", schema)
+    command = training(table, "--schema", schema, "--evaluate", 0)
     process = subprocess.Popen(
         [sys.executable, "-m", "sordino.app.cli._main", *map(str, command)],
         stdout=subprocess.PIPE,

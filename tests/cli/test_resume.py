@@ -34,7 +34,7 @@ def table(tmp_path: Path) -> Path:
 def command(table: Path, *more: str) -> list[str]:
     return [
         *(sys.executable, "-m", "sordino", "train", str(table), "--target", "label"),
-        *("--epsilon", "2", "--delta", "1e-5", "--recipe", "dp-ftrl"),
+        *("--epsilon", "2", "--delta", "1e-5", "--recipe", "dp-ftrl", "--undeclared", "take"),
         *("--epochs", str(EPOCHS), "--batch-size", "20", *more),
     ]
 

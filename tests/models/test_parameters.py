@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,20 @@ from sordino.models._linear import PrivateLinear
 from sordino.parts.schedules import Exponential
 
 ESTIMATORS = [PrivateClassifier, PrivateRegressor]
-OWN = {PrivateClassifier: "classes", PrivateRegressor: "target_bounds"}
+OWN = {PrivateClassifier: {"classes", "class_weight"}, PrivateRegressor: {"target_bounds"}}
+# Of raw tables, with their defaults.
+RAW: dict[str, Any] = {
+    "undeclared": "auto",
+    "preprocessing_share": 0.1,
+    "features": "auto",
+    "bins": 8,
+    "evaluate": 0.0,
+    "person_power": 0.5,
+    "rows_per_person": None,
+    "weight_bound": None,
+    "decimal": ".",
+    "date_formats": None,
+}
 # Of 0.5.1, with their defaults: calls by name, and the first two by place.
 BEFORE: dict[str, Any] = {
     "epsilon": 1.0,
@@ -55,17 +69,12 @@ def planned(loss: Any = None, **settings: Any) -> Any:
 @pytest.mark.parametrize("cls", ESTIMATORS)
 def test_the_signature_has_every_parameter(cls: Any) -> None:
     parameters = dict(inspect.signature(cls).parameters)
-    for name, default in BEFORE.items():
+    for name, default in {**BEFORE, **RAW}.items():
         assert parameters[name].default == default
     shared = set(inspect.signature(PrivateLinear).parameters)
-    assert set(parameters) - shared == {OWN[cls]}
-    assert set(parameters) - set(BEFORE) == {
-        OWN[cls],
-        "recipe",
-        "options",
-        "parts",
-        "method",
-    }
+    assert set(parameters) - shared == OWN[cls]
+    new = {"recipe", "options", "parts", "method"}
+    assert set(parameters) - set(BEFORE) - set(RAW) == OWN[cls] | new
     by_place = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
     assert by_place == ["epsilon", "delta"]
     assert parameters["epochs"].annotation == "float | None"
@@ -90,8 +99,11 @@ def test_every_parameter_is_stored_as_given_and_cloned(cls: Any) -> None:
 def test_every_parameter_is_explained() -> None:
     assert PrivateClassifier.__doc__ is not None
     assert PrivateRegressor.__doc__ is not None
+    described = PrivateClassifier.__doc__.partition("Parameters")[2]
     for name in inspect.signature(PrivateClassifier).parameters:
-        assert name in PrivateClassifier.__doc__
+        assert re.search(rf"\b{name}\b", described)
+    for name in ("evaluation_", "columns_", "table_run_"):
+        assert re.search(rf"\b{name}\b", described)
     assert "target_bounds" in PrivateRegressor.__doc__
 
 

@@ -81,10 +81,13 @@ def test_ids_that_tell_nothing_are_refused(ids: Any, words: str) -> None:
         classifier(unit="user", one_row_per_person=True).fit(X, Y, groups=ids)
 
 
-def test_ids_with_the_unit_of_rows_are_refused() -> None:
-    """S7: ids given for the unit 'example' would suggest a protection that is not there."""
-    with pytest.raises(SordinoError, match="protects one row of a person and no more"):
-        classifier().fit(X, Y, groups=IDS)
+def test_ids_protect_whole_persons_or_are_refused() -> None:
+    """S7: ids never suggest a protection that is not there."""
+    guarantee = classifier().fit(X, Y, groups=IDS).guarantee_
+    assert guarantee.unit == "person"
+    assert "one person" in guarantee.sentence()
+    with pytest.raises(SordinoError, match="groups, .* go with undeclared='pay'"):
+        classifier(undeclared="take").fit(X, Y, groups=IDS)
 
 
 def test_train_and_session_ask_for_the_statement_too() -> None:
@@ -127,7 +130,8 @@ def test_the_command_line_asks_and_checks(tmp_path: Path) -> None:
         refused(train(path, "--unit", unit), f"every {unit} has one row", "--one-row-per-person")
     people = ("--unit", "user", "--one-row-per-person", "--person-column", "patient")
     refused(train(path, *people), "some user has more than one row")
-    refused(train(path, "--person-column", "patient"), "--unit user --one-row-per-person")
+    take = ("--undeclared", "take", "--person-column", "patient")
+    refused(train(path, *take), "--unit user --one-row-per-person")
     refused(train(path, *people[:-1], "pateint"), "did you mean 'patient'?")
     assert [entry.name for entry in tmp_path.iterdir()] == ["t.csv"]  # nothing half-written
     result = train(table(tmp_path, IDS), *people)

@@ -49,6 +49,7 @@ DECLARED: dict[str, Any] = {
     "classes": [0, 1],
     "examples": ROWS,
     "epochs": 1,
+    "undeclared": "take",
 }
 
 
@@ -93,7 +94,7 @@ def test_train_on_a_parquet_file_of_categories_says_what_it_took(tmp_path: Path)
     frame["end"] = pd.Series(["home", "ward"] * (ROWS // 2)).astype("category")
     frame.to_parquet(tmp_path / "t.parquet")
     command = ["train", str(tmp_path / "t.parquet"), "--target", "end", "--epsilon", "3"]
-    result = CliRunner().invoke(app, [*command, "--epochs", "1"])
+    result = CliRunner().invoke(app, [*command, "--epochs", "1", "--undeclared", "take"])
     assert result.exit_code == 0, result.output
     stated = json.loads((tmp_path / "t-sordino" / "guarantee.json").read_text())
     report = (tmp_path / "t-sordino" / "report.html").read_text(encoding="utf-8")

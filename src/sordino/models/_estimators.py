@@ -5,8 +5,8 @@
     ).fit(X, y)
     print(model.guarantee_); model.predict(X_new)
 
-The guarantee covers what the noise protects. Everything else a fit uses must be public: what is not
-declared and has to be taken from the data is named in one `PrivacyWarning`.
+The guarantee covers what the noise protects. What is not declared of a DataFrame is found inside the
+budget (see `_table_fit.py`); what is taken from an array is named in one `PrivacyWarning`.
 """
 
 from __future__ import annotations
@@ -47,27 +47,58 @@ class PrivateClassifier(ClassifierMixin, TableLinear):  # type: ignore[misc]
     Parameters
     ----------
     epsilon, delta : float
-        The budget. Without `delta`, a tenth of 1 over the number of rows is used.
+        The budget of everything that is released. Without `delta`, a tenth of 1 over the number of
+        rows, or 1e-5 where that number is private.
     recipe : str
         A name from `sordino.planning.RECIPES`, or "auto". (`method` is its old name, for this
         release.)
     adjacency, unit : str
         What the guarantee protects against ("zero-out", "add-remove", "replace-one") and whose data
-        it protects: "example" (one row), or "user" or "client" with `one_row_per_person`.
+        it protects: "example" (one row), "person", "user" or "client". With ``fit(groups=ids)`` it is a
+        person with all rows.
     one_row_per_person : bool
-        Your statement that every user (or client) has one row. Without it the units "user" and
-        "client" are refused; ``fit(X, y, groups=ids)`` checks it.
+        Your statement that every person (user, client) has one row. Without it, and without groups,
+        only rows can be protected; ``fit(X, y, groups=ids)`` checks it.
+    undeclared : str
+        What becomes of facts that are not declared. "pay": they are found inside the budget. "refuse": a
+        fit lists them and stops. "take": they are taken from the data, outside of the guarantee, with a
+        warning. "auto": "pay" for DataFrames, "take" for arrays.
+    preprocessing_share : float
+        The part of the budget (of mu squared) that finds what is not declared.
+    features : str
+        What columns of numbers that were found become: "linear" (one number), "spline" (hat functions),
+        "onehot" (indicators of bins), or "auto": linear where the budget is small for so many columns.
+    bins : int
+        About how many pieces a column of numbers is cut into.
+    evaluate : float
+        The share of persons who are held out to score the model privately: `evaluation_`. It costs the
+        others nothing.
+    person_power : float
+        The sum of a person's n rows counts ``n ** -person_power`` before it is clipped: 1 fits the
+        average person, 0 the average row.
+    rows_per_person : int, optional
+        Use so many rows of a person at most, each clipped by itself. Without it all rows of a person
+        are added up and clipped once.
+    weight_bound : float, optional
+        The largest `sample_weight` that a row may have, from public knowledge; larger ones are cut.
+    decimal : str
+        The decimal mark of numbers that are text: "." or ",".
+    date_formats : dict, optional
+        How dates are written that are not in ISO 8601: column name -> format, such as "%d.%m.%Y".
     classes : list, optional
-        All possible labels, from public knowledge. Otherwise they are taken from y, with a warning.
+        All possible labels, from public knowledge. Otherwise they are found, or taken from y with a
+        warning, as `undeclared` says.
+    class_weight : dict or "balanced", optional
+        How much the rows of a class count. "balanced": rare classes as much as frequent ones, by counts
+        inside the budget. Noise stays as it is; probabilities are then those of the weighted classes.
     feature_bounds : (low, high), array of shape (2, n_features), or dict by column name, optional
-        Public bounds. Values are clipped to them and mapped to [-1, 1]. Without them nothing about
-        the features' scale is known, and each row is divided by its own norm.
+        Public bounds. Values are clipped to them and mapped to [-1, 1]. Arrays without them have rows
+        divided by their own norms.
     categories : dict, optional
-        For DataFrames: column name -> all possible values. Those of other columns of text or of a
-        category type are taken from X, with a warning: a type declares nothing.
+        For DataFrames: column name -> all possible values. A column's type declares nothing.
     examples : int, optional
-        The number of rows, where it is public; X must have as many. Otherwise a warning says that
-        it was used.
+        The number of rows, or of persons with `groups`, where it is public; X must have as many.
+        Otherwise it stays secret, or is used with a warning, as `undeclared` says.
     epochs, batch_size, clip, learning_rate, momentum : optional
         By default functions of public quantities, see `sordino.models._defaults`.
     options : dict, optional
@@ -84,13 +115,13 @@ class PrivateClassifier(ClassifierMixin, TableLinear):  # type: ignore[misc]
         leaves it out: fits in other processes have keys of their own.
     noise : str
         "gaussian", or "discrete": integers on a lattice from a cryptographic generator, immune to
-        attacks on floating point, slower.
+        attacks on floating point, slower. It needs everything declared, and `evaluate` 0.
     checkpoint : path, optional
         A file that a run killed at any instant goes on from, bit for bit, when `fit` is called again
         with the same data and settings.
     ledger, dataset : path or Ledger, and str, optional
         The ledger that keeps the data set's budget, and the data set's name in it: `fit` is charged
-        before it starts, and refused where the budget does not pay for it. No fit of a
+        once for all it releases, and refused where the budget does not pay for it. No fit of a
         cross-validation is charged: use `PrivateSearch`.
     parts : str
         "refuse" a fit on a part of the ledger's data set, or "charge" it like one on all of it.
@@ -109,6 +140,12 @@ class PrivateClassifier(ClassifierMixin, TableLinear):  # type: ignore[misc]
         Other fits on the same rows are not in it: a ledger, or `PrivateSearch`, counts several.
     schema_ : Schema or None
         How a DataFrame's columns are encoded.
+    evaluation_ : EvaluationMetrics
+        With `evaluate`: noisy scores by the persons held out, with error bars.
+    columns_ : list of ColumnFact
+        What became of each column, where some were found: used or ignored, and why.
+    table_run_
+        What was found, for `report`.
     """
 
     classes: ArrayLike | None = None
@@ -126,8 +163,11 @@ class PrivateClassifier(ClassifierMixin, TableLinear):  # type: ignore[misc]
         """Train on X (rows, features) and labels y (rows,).
 
         `public`, a pair (X, y) of PUBLIC data, is what the model is evaluated on about twenty times
-        while it trains; `history_` then holds the curve. `groups`, an id of the person for each row,
-        is checked where `one_row_per_person` is stated, and used for nothing else.
+        while it trains; `history_` then holds the curve. It needs everything declared.
+
+        `groups`, an id of the person for each row or a column's name, makes persons with all of their
+        rows the unit of the guarantee; where `one_row_per_person` is stated, that is checked and no more.
+        Rows without an id count for nothing. `sample_weight` is private, and needs `weight_bound`.
         """
         declared = None if self.classes is None else tuple(_declared(self.classes).tolist())
         if self._fit_table(
@@ -138,6 +178,7 @@ class PrivateClassifier(ClassifierMixin, TableLinear):  # type: ignore[misc]
             task=CLASSES,
             classes=declared,
             class_weight=self.class_weight,
+            public=public,
         ):
             return self
         data = self._inspect(X, y, groups)
@@ -271,11 +312,12 @@ def _middle_and_half(low: float, high: float) -> tuple[float, float]:
 class PrivateRegressor(RegressorMixin, TableLinear):  # type: ignore[misc]
     """Private linear regression (least squares).
 
-    Parameters are those of `PrivateClassifier`, except for `classes`, and:
+    Parameters are those of `PrivateClassifier`, except for `classes` and `class_weight`, and:
 
     target_bounds : (low, high), optional
         The public range of y. Values are clipped to it and mapped to [-1, 1], and predictions
-        stay in it. Otherwise the smallest and largest y are used, with a warning.
+        stay in it. Otherwise it is found, or the smallest and largest y are used with a warning, as
+        `undeclared` says.
 
     Attributes are those of `PrivateClassifier` without `classes_`; `coef_` (features,) and
     `intercept_` (a number) predict y mapped to [-1, 1], and `target_bounds_` maps it back.
@@ -296,7 +338,9 @@ class PrivateRegressor(RegressorMixin, TableLinear):  # type: ignore[misc]
         declared = None
         if self.target_bounds is not None:
             declared = parse_bounds("target_bounds", self.target_bounds)
-        if self._fit_table(X, y, groups, sample_weight, task=REGRESSION, bounds=declared):
+        if self._fit_table(
+            X, y, groups, sample_weight, task=REGRESSION, bounds=declared, public=public
+        ):
             return self
         data = self._inspect(X, y, groups)
         low, high = data.values

@@ -43,8 +43,11 @@ FEATURES = ("auto", "linear", "spline", "onehot")
 BINS = 8
 # "auto": below this signal for each column, few features are better than many (papers/06, section 4.4).
 _RICH = 60.0
-# Bins hold at least so many sigma; so many, or one person in 200, are beyond the ends of a scale.
-_LEAST, _END_SHARE = 6.0, 1 / 200
+# Bins hold at least so many sigma.
+_LEAST = 6.0
+# Beyond each end of a scale is one person in 200, but more than what noise alone adds up to where nobody
+# is (three standard deviations of a running sum), and at most a quarter.
+_END_SHARE, _END_NOISE, _MOST_BEYOND = 1 / 200, 10.0, 1 / 4
 # A number is a class if its cell holds so many sigma; all of them together most of the numbers.
 _CLASS, _MOST_CLASSES, _OF_ALL = 10.0, 20, 0.9
 _LIKE_AN_ID = re.compile(r"(.*[_\W])?(id|uuid|guid|email|e-mail|phone)", re.IGNORECASE)
@@ -102,7 +105,7 @@ def cut(counts: Array, edges: Array, sigma: float, bins: int) -> Bins:
     if len(atoms):
         places |= {int(atom) for atom in atoms[not outer[0] :]}
         places |= {int(atom) + 1 for atom in atoms[: len(atoms) - (not outer[-1])]}
-    end = max(_END_SHARE * total, least)
+    end = min(max(_END_SHARE * total, _END_NOISE * sigma), _MOST_BEYOND * total)
     low = int(np.searchsorted(sums, end, side="right")) - 1
     high = int(np.searchsorted(sums, total - end, side="left"))
     if low >= high:

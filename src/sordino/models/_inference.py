@@ -34,6 +34,12 @@ Categories: TypeAlias = Mapping[str, Any]
 MOST_VALUES = 256
 # A target of whole numbers with at most this many values is taken for a list of classes.
 MOST_CLASSES = 20
+# The way of estimators that take from the data what is not declared.
+TAKE = "take"
+_ONE_PAIR = (
+    "for a DataFrame with categories give feature_bounds as (low, high) for all numeric columns or as a "
+    "dict by column name"
+)
 
 
 def infer_schema(frame: pd.DataFrame, target: str | None = None) -> Schema:
@@ -195,22 +201,13 @@ def table_schema(
     X: pd.DataFrame, feature_bounds: Bounds | None, categories: Categories | None
 ) -> tuple[Schema, list[str]]:
     """The schema of a DataFrame's columns, and what of it had to be taken from the data."""
-    listed = _by_name("categories", categories)
+    listed = by_name("categories", categories)
     bounds = feature_bounds
-    if not isinstance(bounds, Mapping) and bounds is not None:
-        if np.shape(bounds) != (2,):
-            raise SordinoError(
-                "for a DataFrame with categories give feature_bounds as (low, high) for all "
-                "numeric columns or as a dict by column name"
-            )
-    elif bounds is not None:
-        bounds = _by_name("feature_bounds", bounds)
+    if not isinstance(bounds, Mapping) and bounds is not None and np.shape(bounds) != (2,):
+        raise SordinoError(_ONE_PAIR)
     names = [str(name) for name in X.columns]
     for what, given in (("categories", listed), ("feature_bounds", bounds)):
-        for name in given if isinstance(given, Mapping) else ():
-            if name not in names:
-                hint = nearest(str(name), names)
-                raise SordinoError(f"{what} describe {name!r}, which is no column of X{hint}")
+        _check_names(what, given, names)
     if not names:
         raise SordinoError("X has no columns")
     check_columns(X, tuple(X.columns))
@@ -250,24 +247,20 @@ def declared_columns(
     names: Sequence[str], feature_bounds: Bounds | None, categories: Categories | None
 ) -> dict[str, Numeric | Categorical]:
     """The columns that are declared: by name, or all as numbers where there is one pair of bounds."""
-    found: dict[str, Numeric | Categorical] = {
-        name: Categorical(name, values)
-        for name, values in _by_name("categories", categories).items()
-    }
+    listed = by_name("categories", categories)
+    for what, given in (("categories", listed), ("feature_bounds", feature_bounds)):
+        _check_names(what, given, names)
+    found: dict[str, Numeric | Categorical] = {}
     if isinstance(feature_bounds, Mapping):
-        given = _by_name("feature_bounds", feature_bounds)
-        found |= {name: Numeric(name, *_pair(name, bounds)) for name, bounds in given.items()}
+        found |= {name: Numeric(name, *_pair(name, pair)) for name, pair in feature_bounds.items()}
     elif feature_bounds is not None:
-        others = [name for name in names if name not in found]
+        others = [name for name in names if name not in listed]
+        if listed and np.shape(feature_bounds) != (2,):
+            raise SordinoError(_ONE_PAIR)
         bounds = public_bounds(feature_bounds, len(others))
         assert bounds is not None
         found |= {name: Numeric(name, *pair) for name, pair in zip(others, bounds.T, strict=True)}
-    for name in found:
-        if name not in names:
-            raise SordinoError(
-                f"a declaration describes {name!r}, which is no column of X{nearest(str(name), names)}"
-            )
-    return found
+    return found | {name: Categorical(name, values) for name, values in listed.items()}
 
 
 def public_bounds(feature_bounds: Any, features: int) -> NDArray[np.float64] | None:
@@ -303,7 +296,15 @@ def _quoted(names: list[str]) -> str:
     return ", ".join(repr(name) for name in names)
 
 
-def _by_name(what: str, given: Mapping[str, Given] | None) -> Mapping[str, Given]:
+def _check_names(what: str, given: object, names: Sequence[str]) -> None:
+    for name in given if isinstance(given, Mapping) else ():
+        if name not in names:
+            hint = nearest(str(name), names)
+            raise SordinoError(f"{what} describe {name!r}, which is no column of X{hint}")
+
+
+def by_name(what: str, given: Mapping[str, Given] | None) -> Mapping[str, Given]:
+    """What is declared of columns, by name."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):

@@ -44,9 +44,18 @@ from sordino.models._defaults import (
     choose_settings,
     wants_more_epochs,
 )
-from sordino.models._inference import Bounds, Categories, is_table, public_bounds, table_schema
+from sordino.models._inference import (
+    TAKE,
+    Bounds,
+    Categories,
+    declared_columns,
+    is_table,
+    public_bounds,
+    table_schema,
+)
 from sordino.models._pack import Released, target_name
 from sordino.models._rows import RowPreparation, blocks
+from sordino.models._schema import Numeric
 from sordino.parts import LinearLoss
 from sordino.planning import Plan, plan
 from sordino.planning.recipes import recipe_named
@@ -148,7 +157,7 @@ class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
             )
         if is_table(X, self.feature_bounds, self.categories):
             validate_data(self, X, skip_check_array=True)
-            schema, taken = table_schema(X, self.feature_bounds, self.categories)
+            schema, taken = table_schema(X, self._bounds_by_name(X), self.categories)
             undeclared += taken
             prepare = RowPreparation(schema, intercept=bool(self.fit_intercept))
         else:
@@ -171,6 +180,22 @@ class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
                 "must be equal"
             )
         return X, prepare, undeclared
+
+    def _bounds_by_name(self, X: Features) -> Bounds | None:
+        """Bounds of columns; one pair for all says that all are numbers, whatever they hold.
+
+        Only where facts may be taken from the data, it is for those that turn out to be numbers.
+        """
+        bounds = self.feature_bounds
+        if self.undeclared == TAKE or bounds is None or isinstance(bounds, Mapping):
+            return bounds
+        names = tuple(str(name) for name in X.columns)  # type: ignore[union-attr]
+        declared = declared_columns(names, bounds, self.categories)
+        return {
+            name: (column.low, column.high)
+            for name, column in declared.items()
+            if isinstance(column, Numeric)
+        }
 
     def _checked(self, X: Features, *, reset: bool) -> Rows:
         return checked_numbers(
@@ -358,6 +383,12 @@ class PrivateLinear(Released, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "coef_")
         prepare = self._preparation
         if prepare.schema is not None and prepare.schema.reads_cells:
+            if not hasattr(X, "columns") and np.shape(X)[1:2] != (self.n_features_in_,):
+                # In scikit-learn's words.
+                raise SordinoError(
+                    f"X has {(*np.shape(X), 0, 0)[1]} features, but {type(self).__name__} is expecting "
+                    f"{self.n_features_in_} features as input"
+                )
             X = raw_frame(X)
             prepare.schema.check_columns(X)
         elif prepare.schema is not None:

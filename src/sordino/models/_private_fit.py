@@ -30,6 +30,7 @@ from sordino.models._cells import Cells, RawTable, read_cells
 from sordino.models._checks import Features
 from sordino.models._evaluation import EvaluationAnswer, held_out, run_evaluation
 from sordino.models._found import ColumnFact, found_bounds, found_classes, found_schema, found_task
+from sordino.models._inference import TAKE
 from sordino.models._release import TableAnswer, run_table_release
 from sordino.models._rows import RowPreparation
 from sordino.models._schema import Categorical, Numeric, Schema, Value
@@ -37,7 +38,7 @@ from sordino.parts import LeastSquares, LinearLoss, Logistic, Softmax
 from sordino.planning import Evaluation, Plan, Query, TableRelease
 from sordino.privacy import mu_of_budget_beside, person_ids
 
-PAY, REFUSE, TAKE = "pay", "refuse", "take"
+PAY, REFUSE = "pay", "refuse"
 UNDECLARED = ("auto", PAY, REFUSE, TAKE)
 # Where nobody declared how many persons there are, delta must not tell it.
 DELTA = 1e-5
@@ -307,6 +308,7 @@ def find(
             tuple(facts.declared[name] for name in facts.names),
             decimal=table.features.decimal,
             date_formats=tuple(sorted(formats.items())),
+            by_cell=True,
             **public,
         )
         columns = [declared_fact(facts.declared[name]) for name in facts.names]
@@ -480,23 +482,27 @@ def fit_table(
     if on_plan is not None:
         on_plan(plans[tasks[0]])
     trained, held = apart(table, key.key, asked.evaluate)
+    refusal: SordinoError | None = None
     try:
         found = find(facts, asked, release, trained, key.key)
-    except SordinoError:
-        # What it says follows from the release, which is thereby out and has to be paid for.
-        account = LedgerAccount.of(ledger, dataset, source)
+        preparation = RowPreparation.for_schema(found.schema, intercept)
+        of_classes = _weights_of(found, class_weight, release)
+        rows, y, row_weights, total = _prepared(found, trained, preparation, of_classes)
+        loss = losses_of(found.task, len(found.classes or (0, 1)))
+        plan = settled(plans[found.task], found.task, max(1, round(total)))
+        rate = rate_for(plan, loss, rows.shape[1])
+        if rate is not None:
+            plan = plan.with_update(learning_rate=rate)
+    except SordinoError as error:
+        refusal = error
+    if refusal is not None:
+        # What it says follows from the release, which is thereby out and has to be paid for. Where the
+        # budget does not pay for it, nothing of it is said: no error is raised from another.
+        account = None if release is None else LedgerAccount.of(ledger, dataset, source)
         if account is not None:
             account.charge(plans[tasks[0]], key.key.identity, None)
             account.close(key.key.identity)
-        raise
-    preparation = RowPreparation.for_schema(found.schema, intercept)
-    of_classes = _weights_of(found, class_weight, release)
-    rows, y, row_weights, total = _prepared(found, trained, preparation, of_classes)
-    loss = losses_of(found.task, len(found.classes or (0, 1)))
-    plan = settled(plans[found.task], found.task, max(1, round(total)))
-    rate = rate_for(plan, loss, rows.shape[1])
-    if rate is not None:
-        plan = plan.with_update(learning_rate=rate)
+        raise refusal
     start = np.zeros(loss.parameter_shape(rows.shape[1]), np.float32)
     result = train(
         plan,

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sordino._base.errors import SordinoError, require_choice, require_count
+from sordino._base.errors import SordinoError, nearest, require_choice, require_count
 from sordino._base.types import Json
 from sordino.engine import HeldKey, Source, compilation_cache
+from sordino.models._cells import RawTable
 from sordino.models._checks import Features
 from sordino.models._defaults import STEPS_PER_EPOCH, choose_learning_rate, choose_settings
-from sordino.models._inference import declared_columns
+from sordino.models._found import FEATURES
+from sordino.models._inference import TAKE, by_name, declared_columns
 from sordino.models._linear import PrivateLinear, note_fit, refuse_folds, seed_of
 from sordino.models._private_fit import (
     REFUSE,
-    TAKE,
     UNDECLARED,
     Asked,
     TableFacts,
     Found,
     HeldOut,
     Run,
+    Table,
+    class_weights,
     evaluated,
     fit_table,
     losses_of,
@@ -37,8 +41,8 @@ from sordino.planning import Plan, Query
 from sordino.planning.recipes import recipe_named
 from sordino.privacy import ADJACENCIES, FIT, ROW, Adjacency, Unit, require_one_row
 
-if TYPE_CHECKING:
-    import pandas as pd
+# Of hashes of rows.
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(eq=False, repr=False)
@@ -66,9 +70,12 @@ class TableLinear(PrivateLinear):
         classes: tuple[Value, ...] | None = None,
         bounds: tuple[float, float] | None = None,
         class_weight: object = None,
+        public: object = None,
     ) -> bool:
         """Fit on a raw table, where that is asked for; False where all is declared, and nobody held out."""
-        made = self._table_run(X, y, groups, sample_weight, task, classes, bounds, class_weight)
+        made = self._table_run(
+            X, y, groups, sample_weight, task, classes, bounds, class_weight, public
+        )
         if made is not None:
             self._keep_table(*made, y)
         return made is not None
@@ -83,6 +90,7 @@ class TableLinear(PrivateLinear):
         classes: tuple[Value, ...] | None = None,
         bounds: tuple[float, float] | None = None,
         class_weight: object = None,
+        public: object = None,
     ) -> tuple[Run, HeldOut | None] | None:
         """The run on a raw table; None where none is asked for."""
         personal = groups is not None and not self.one_row_per_person
@@ -102,6 +110,7 @@ class TableLinear(PrivateLinear):
             raise SordinoError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
             )
+        values = by_name("categories", self.categories)
         table = table_of(
             X,
             y,
@@ -110,7 +119,7 @@ class TableLinear(PrivateLinear):
             weight_bound=self.weight_bound,
             decimal=self.decimal,
             date_formats=self.date_formats,
-            values=self.categories or {},
+            values=values,
             classes=classes or (),
         )
         names = tuple(str(name) for name in table.features.frame.columns)
@@ -128,6 +137,7 @@ class TableLinear(PrivateLinear):
         missing = facts.missing()
         if not (missing or self.evaluate or special):
             return None
+        self._check_asked(names, class_weight, classes, public)
         if missing and self.undeclared == REFUSE:
             raise SordinoError(
                 f"not declared: {'; '.join(missing)}; declare them, or use undeclared='pay'"
@@ -160,7 +170,7 @@ class TableLinear(PrivateLinear):
             raise SordinoError("give random_state or run_key, not both")
         key = HeldKey.of(self.checkpoint, self.run_key, seed)
         if self.ledger is None:
-            note_fit(hashed_rows(table.features.frame), stacklevel=4)
+            note_fit(hashed_rows(table.features), stacklevel=4)
         self._warn([], seeded=seed is not None, stacklevel=4)
         about: Json = {"adjacency": asked.adjacency, "unit": unit, "delta": asked.delta}
         with compilation_cache():
@@ -171,7 +181,7 @@ class TableLinear(PrivateLinear):
                 plan_for=partial(self._open_plan, **about),
                 rate_for=self._rate,
                 key=key,
-                source=self._table_source(X, y, groups, sample_weight, table.rows),
+                source=self._table_source(X, y, groups, sample_weight, table),
                 class_weight=class_weight,
                 intercept=bool(self.fit_intercept),
                 unit=unit,
@@ -185,6 +195,31 @@ class TableLinear(PrivateLinear):
                 dataset=self.dataset,
                 one_row_per_person=bool(self.one_row_per_person) or unit == ROW,
             )
+
+    def _check_asked(
+        self,
+        names: Sequence[str],
+        class_weight: object,
+        classes: tuple[Value, ...] | None,
+        public: object,
+    ) -> None:
+        """Refuse now what would be refused once the release is paid for."""
+        if public is not None:
+            raise SordinoError(
+                "public= is for fits with everything declared; use evaluate=0.1 to score this model on "
+                "people held out, or score it on the public data afterwards"
+            )
+        require_choice("features", self.features, FEATURES)
+        require_count("bins", self.bins, minimum=2)
+        for name in by_name("date_formats", self.date_formats):
+            if name not in names:
+                raise SordinoError(
+                    f"date_formats describe {name!r}, which is no column of X{nearest(str(name), names)}"
+                )
+        if class_weight is not None:
+            known = tuple(class_weight) if isinstance(class_weight, Mapping) else ()
+            known = known if classes is None else classes
+            class_weights(class_weight, known or (0, 1), np.ones(len(known or (0, 1))), 1.0)
 
     def _keep_table(self, run: Run, held: HeldOut | None, y: ArrayLike) -> None:
         """The fitted attributes that a raw table's fit has."""
@@ -237,13 +272,21 @@ class TableLinear(PrivateLinear):
         return choose_learning_rate(built, loss, columns) if rate is None else float(rate)
 
     def _table_source(
-        self, X: Features, y: ArrayLike, groups: object, weights: object, rows: int
+        self, X: Features, y: ArrayLike, groups: object, weights: object, table: Table
     ) -> Source:
         """What a ledger, and a run that goes on, know a raw table by."""
         more = tuple(
             part for part in (groups, weights) if part is not None and not isinstance(part, str)
         )
-        return Source((X, y, *more), also=(X,), rows=rows, pins=False, units=X, parts=self.parts)
+        return Source(
+            (X, y, *more),
+            also=(X,),
+            rows=table.rows if table.ids is None else None,
+            pins=False,
+            units=X,
+            persons=table.ids,
+            parts=self.parts,
+        )
 
     def _on_plan(self, built: Plan) -> None:
         """Told of a raw table's plan before any record is read."""
@@ -260,12 +303,19 @@ class TableLinear(PrivateLinear):
         raise NotImplementedError
 
 
-def hashed_rows(frame: pd.DataFrame) -> NDArray[np.float32]:
+def hashed_rows(table: RawTable) -> NDArray[np.float32]:
     """A few numbers that stand for each row, to notice rows that come again."""
-    import pandas as pd
-
-    plain = frame.astype({name: str for name in frame if frame[name].dtype == object})
-    words = pd.util.hash_pandas_object(plain, index=False).to_numpy(np.uint64)
+    words = np.zeros(table.rows, np.uint64)
+    for cells in table.values():
+        for numbers in (cells.numbers, cells.days):
+            words *= _FACTOR
+            if numbers is not None:
+                words ^= np.where(np.isnan(numbers), 0.0, numbers + 0.0).view(np.uint64)
+        if cells.codes is not None:
+            digests = (blake2b(word.encode(), digest_size=8) for word in cells.vocabulary)
+            known = np.array([int.from_bytes(d.digest(), "big") for d in digests] + [0], np.uint64)
+            words ^= known[cells.codes]
+        words ^= words >> np.uint64(29)
     return words[:, None].view(np.float32)
 
 

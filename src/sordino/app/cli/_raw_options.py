@@ -66,20 +66,30 @@ class RawOptions:
             return self.evaluate
         return 0.0 if tested or noise != "gaussian" else SHARE
 
-    def applies(self, schema: Schema | None, share: float) -> bool:
-        """Whether the table is read as it is; else it is fully declared, or its facts are taken from it."""
+    def applies(self, schema: Schema | None, share: float, *, persons: bool) -> bool:
+        """Whether the table is read as it is; else it is fully declared, or its facts are taken from it.
+
+        `persons`: whether a column of ids says whose rows are protected together.
+        """
         if self.undeclared is not None:
             require_choice("undeclared", self.undeclared, (PAY, REFUSE, TAKE))
-        if self.undeclared == TAKE:
-            if share and self.evaluate is not None:
+        if self.undeclared != TAKE:
+            if self.undeclared is not None or schema is None or persons:
+                return True
+            known = schema.classes is not None or schema.target_bounds is not None
+            if share or self.class_weight or not known or schema.examples is None:
+                return True
+        elif share and self.evaluate is not None:
+            raise SordinoError(
+                "--evaluate holds people out inside the budget; use --undeclared pay"
+            )
+        for name, value in vars(self).items():
+            if name not in ("undeclared", "evaluate") and value != getattr(RawOptions, name):
                 raise SordinoError(
-                    "--evaluate holds people out inside the budget; use --undeclared pay"
+                    f"--{name.replace('_', '-')} is for tables of which something is found inside the "
+                    "budget; use --undeclared pay, or leave it out"
                 )
-            return False
-        if self.undeclared is not None or schema is None or share or self.class_weight:
-            return True
-        known = schema.classes is not None or schema.target_bounds is not None
-        return not known or schema.examples is None
+        return False
 
     def settings(self, schema: Schema | None, share: float) -> Json:
         """What the estimator is told."""

@@ -153,7 +153,7 @@ def train(
     check_free(folder, force=force)
     public = None if asked.schema_file is None else models.Schema.load(asked.schema_file)
     share = raw.share(tested=test_file is not None, noise=noise)
-    if raw.applies(public, share) or (person_column is not None and not one_row_per_person):
+    if raw.applies(public, share, persons=person_column is not None and not one_row_per_person):
         return _train_raw(
             file,
             asked,
@@ -236,11 +236,16 @@ def _train_raw(
     if about["unit"] != ROW and person_column is None:
         check_unit(about["unit"], about["one_row_per_person"], None)
     settings = asked.settings(options) | {"checkpoint": str(checkpoint)} | asked.check(file) | about
+    # Persons of one row each are a statement, which ids only check.
+    stated = _people_note(about["unit"], person_column) if about["one_row_per_person"] else []
+    asked_for = None if about["one_row_per_person"] else person_column
     with spoken_warnings() as notes:
         target = target_of(asked.target, schema)
         frame = raw.without(models.read_raw(file, raw.separator))
         for name in (target, *(() if person_column is None else (person_column,))):
             check_column(frame, name)
+        if schema is not None:
+            check_no_feature(person_column, schema)
         test = None if test_file is None else models.read_raw(test_file, raw.separator)
         with resumable(checkpoint), staged_folder(folder, force=force) as staging:
             model = fit_raw(
@@ -258,7 +263,7 @@ def _train_raw(
                 model,
                 title=f"Predicting {target} from {file.name}",
                 target=target,
-                notes=[*notes, *people_note(person_column, model.person_power)],
+                notes=[*notes, *stated, *people_note(asked_for, model.person_power)],
                 results=results,
                 date=today(),
             )
