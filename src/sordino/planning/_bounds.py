@@ -493,6 +493,13 @@ class Theorem:
         """Refuse what is outside the conditions."""
         refuse_unless(holds, self.name, condition)
 
+    def demand_update(self, run: Training, **wanted: object) -> None:
+        """Demand settings of the update; steps of one size and no ball unless something else is wanted."""
+        settings = {"lr_schedule": "constant", "radius": None, "average": 0, **wanted}
+        for name, want in settings.items():
+            got = getattr(run.update, name)
+            self.demand(got == want, f"it is about {name}={want!r}, not {got!r}")
+
     def bound(self, facts: Facts, run: Training) -> ConvergenceBound:
         """What it says about a run, or an error that names the condition that the run breaks."""
         self.demand(
