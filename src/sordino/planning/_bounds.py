@@ -189,6 +189,13 @@ def normalized_norm(
     return float(gap / (rate * T) + smoothness * rate / 2 + 2 * error.mean())
 
 
+def one_order_norm(beta: float, per_epoch: int, lipschitz: float) -> float:
+    """What one order for all epochs leaves of `normalized_norm` after any number of steps."""
+    epochs = math.ceil(60 / (-math.log(beta) * per_epoch)) if beta > 0 else 1
+    t = np.arange(epochs * per_epoch + 1, (epochs + 1) * per_epoch + 1)
+    return float(2 * lipschitz * np.mean(_unevenness(beta, t, per_epoch)))
+
+
 def _mean_age(beta: float, t: Array | NDArray[np.int64]) -> Array:
     """``(1-beta) sum_{k<t} k beta^k``."""
     power = beta ** (t - 1.0)

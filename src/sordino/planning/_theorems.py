@@ -19,9 +19,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino._base.errors import SordinoError, nearest, require_choice, require_count, shown
+from sordino._base.errors import (
+    SordinoError,
+    nearest,
+    require_choice,
+    require_count,
+    require_positive,
+    shown,
+)
 from sordino.parts.contributions import Lagged, TwoClip
-from sordino.parts.sampling import FIXED, RESHUFFLED
+from sordino.parts.sampling import FIXED, LARGEST_STEPS, RESHUFFLED
 from sordino.parts.schedules import SAFE_RATIO, allocate, best_dynamic_steps, best_uniform_steps
 from sordino.planning import _bounds as bounds
 from sordino.planning._bounds import FACTS, Asked, Facts, Theorem
@@ -93,12 +100,22 @@ def with_theory(recipe: str, settings: str | None, request: Asked) -> tuple[Fact
     if rest["epsilon"] is None or rest["delta"] is None:
         raise SordinoError("settings of a theorem follow from a budget: give epsilon and delta")
     require_count("examples", rest["examples"])
-    chosen = theorem_for(recipe, facts).settings({**rest, **facts})
+    theorem = theorem_for(recipe, facts)
+    chosen = theorem.settings({**rest, **facts})
     if rest["steps"] == AUTO:
         rest["steps"] = None
     if rest["epochs"] is not None or rest["steps"] is not None:
         chosen.pop("steps")
+    elif chosen["steps"] > LARGEST_STEPS:
+        raise SordinoError(_out_of_reach(theorem.name, chosen["steps"]))
     return facts, {**chosen, **{name: v for name, v in rest.items() if v is not None}}
+
+
+def _out_of_reach(theorem: str, steps: int) -> str:
+    return (
+        f"{theorem} asks for {steps:,} steps, out of reach of a run, which has at most "
+        f"{LARGEST_STEPS:,}; give fewer steps to see the bound"
+    )
 
 
 # ---- what holds without training -------------------------------------------------------------------
@@ -326,7 +343,35 @@ def _nsgd_settings(asked: Asked) -> dict[str, Any]:
 
 
 def _nsgd_sr_settings(asked: Asked) -> dict[str, Any]:
-    return _averaged(prescribed(asked, "dp-nsgd-sr", "lipschitz", "smoothness"))
+    """Of Theorem 9; with fewer steps than it asks for, eta and gamma are those of that number."""
+    found = _averaged(prescribed(asked, "dp-nsgd-sr", "lipschitz", "smoothness"))
+    N = asked["examples"]
+    if asked["epochs"] is not None:
+        T = require_positive("epochs", asked["epochs"]) * -(-N // (asked["batch_size"] or 1))
+    elif asked["steps"] in (None, AUTO):
+        if found["steps"] > LARGEST_STEPS:
+            said = _out_of_reach("Theorem 9 of Tran & Cutkosky (2022)", found["steps"])
+            raise SordinoError(f"{said}{_left_by_one_order(asked, found['momentum'])}")
+        return found
+    else:
+        T = require_count("steps", asked["steps"])
+    if found["steps"] <= T:
+        return found
+    eta = 1 / math.sqrt(N * max(T, 4 * N))  # gamma is at most 1/2
+    clip = asked["smoothness"] * eta * N
+    return {**found, "learning_rate": eta, "gamma": eta * N, "difference_clip": clip}
+
+
+def _left_by_one_order(asked: Asked, beta: float) -> str:
+    """What no number of steps changes, if that is vacuous already."""
+    left = bounds.one_order_norm(beta, asked["examples"], asked["lipschitz"])
+    known, why = _known_norm(asked)
+    if left < known:
+        return ""
+    return (
+        f". The bound is vacuous for any number: one order for all epochs leaves {left:.4g}, more "
+        f"than {why} = {known:.4g}, which holds without training"
+    )
 
 
 def _nsgd(theorem: Theorem, facts: Facts, run: Training) -> float:
