@@ -25,8 +25,8 @@ from sordino.models._prefix import _series, column_norms, prefix_error, prefix_n
 from sordino.models._release import (
     DATE_CELLS,
     NUMBER_CELLS,
-    Parts,
     Owners,
+    Parts,
     TableAnswer,
     _gaussians,
     date_cells,

@@ -214,7 +214,9 @@ class Asked:
     features: str = "auto"
     bins: int = 8
 
-    def queries(self, facts: TableFacts, task: str) -> tuple[TableRelease | None, Evaluation | None]:
+    def queries(
+        self, facts: TableFacts, task: str
+    ) -> tuple[TableRelease | None, Evaluation | None]:
         """The charged questions beside training."""
         release = evaluation = None
         if facts.asked:

@@ -24,11 +24,11 @@ from sordino.models._private_fit import (
     REFUSE,
     UNDECLARED,
     Asked,
-    TableFacts,
     Found,
     HeldOut,
+    RawRecords,
     Run,
-    Table,
+    TableFacts,
     class_weights,
     evaluated,
     fit_table,
@@ -272,7 +272,7 @@ class TableLinear(PrivateLinear):
         return choose_learning_rate(built, loss, columns) if rate is None else float(rate)
 
     def _table_source(
-        self, X: Features, y: ArrayLike, groups: object, weights: object, table: Table
+        self, X: Features, y: ArrayLike, groups: object, weights: object, table: RawRecords
     ) -> Source:
         """What a ledger, and a run that goes on, know a raw table by."""
         more = tuple(
