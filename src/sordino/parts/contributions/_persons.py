@@ -1,7 +1,7 @@
 r"""One person, several rows: a vector per person, clipped once, and sums that no rounding moves.
 
-A person's vector is ``g_p = sum_i w_i g_i`` over its own rows (papers/06, section 2.2), where ``g_i`` are the
-gradients that the rule needs. They are added up point by point first; then the rule combines and clips
+A person's vector is ``g_p = sum_i w_i g_i`` over its own rows (papers/06, section 2.2), where ``g_i`` are
+the gradients that the rule needs. They are added up point by point first; then the rule combines and clips
 what it would combine and clip of an example. So "example" means "person" in all that a plan counts.
 
 *Whose rows.* `PersonBatch` has the rows sorted by person, and for each *lane* a queue of persons. A turn of
