@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sordino
 from sordino._base.errors import SordinoError
-from sordino.planning import Spectrum
+from sordino._base.threads import one_blas_thread
+from sordino.planning import Spectrum, _comparison
 from sordino.planning._comparison import (
     RecipeRanking,
     arguments_for,
@@ -127,3 +129,38 @@ def test_bad_requests() -> None:
         compare_recipes(sampling="fixed", **REQUEST)
     with pytest.raises(SordinoError, match="one budget for all"):
         compare_recipes(examples=100, batch_size=10, epochs=1)
+
+
+def _blas_threads() -> set[int]:
+    from threadpoolctl import threadpool_info
+
+    return {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"}
+
+
+def test_comparisons_keep_linear_algebra_to_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    import scipy.linalg  # noqa: F401  so that its library is there to limit
+    from threadpoolctl import threadpool_limits
+
+    seen = []
+    row = _comparison._row
+
+    def watched(*arguments: Any) -> Any:
+        seen.append(_blas_threads())
+        return row(*arguments)
+
+    monkeypatch.setattr(_comparison, "_row", watched)
+    with threadpool_limits(2, user_api="blas"):
+        if _blas_threads() != {2}:
+            pytest.skip("this BLAS has one thread")
+        request = {"examples": 1000, "batch_size": 100, "epochs": 1, "epsilon": 1, "delta": 1e-6}
+        compare_recipes(["dp-gd", "dp-nesterov"], **request, keep=False)
+        assert seen == [{1}, {1}]
+        assert _blas_threads() == {2}
+        # nested and overlapping uses: only the last one to leave lifts the limit
+        first, second = one_blas_thread(), one_blas_thread()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert _blas_threads() == {1}
+        second.__exit__(None, None, None)
+        assert _blas_threads() == {2}

@@ -115,7 +115,8 @@ def test_a_row_that_takes_part_twice_is_found(monkeypatch: pytest.MonkeyPatch) -
         begin = jnp.minimum(wanted, plan.population.examples - slices.batch_size)
         return Batch(
             *jax.tree.map(
-                lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, slices.batch_size), records
+                lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, slices.batch_size),
+                (records.data, records.valid),
             )
         )
 

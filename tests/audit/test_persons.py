@@ -45,7 +45,8 @@ def test_whole_persons_attain_the_claim_and_no_more(rows: int) -> None:
 @pytest.mark.parametrize("rows", [1, 50])
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_whole_persons_of_every_kind(name: str, rows: int) -> None:
-    result = white_box(plan_of(name), person_rows=rows, runs=10_000)
+    # Secret batches of persons are slow to map over runs.
+    result = white_box(plan_of(name), person_rows=rows, runs=500 if name == "dp-sgd" else 2000)
     assert not result.violates, result.verdict()
     assert result.ratio > 0.9
 

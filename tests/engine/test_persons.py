@@ -1,4 +1,4 @@
-"""Persons with several rows: one clip for all that is theirs, and nobody else moves (papers/06, sections 2 and 2.2)."""
+"""Persons with several rows: one clip for all of them, and nobody else moves (papers/06, section 2)."""
 
 from __future__ import annotations
 

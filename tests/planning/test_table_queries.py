@@ -1,4 +1,4 @@
-"""Table releases and evaluations: the figures of papers/06, and plans that keep the budget on every side."""
+"""Table releases and evaluations: figures of papers/06, and plans that keep the budget on every side."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import sordino
 from sordino.app.cli._main import app
+from sordino.parts.contributions import Lagged
 from sordino.parts.schedules import best_dynamic_steps, best_uniform_steps
 from sordino.planning import FACTS, RECIPES, THEOREMS, Plan, theory_defaults
 from sordino.privacy import mu_from_epsilon_delta
@@ -140,6 +141,40 @@ def test_settings_of_recursion_without_acceleration() -> None:
         moved = 0.25 * rate * T
         clip = (1 + moved) / (1 - moved / T * tails)
         assert value(planned("dp-srg", learning_rate=rate, clip=clip)) > value(plan)
+
+
+def test_numbers_of_steps_that_are_out_of_reach() -> None:
+    """The theorem's own number is said; with fewer steps eta and gamma are those of that number."""
+    real = {**A9A, "lipschitz": 3.74, "smoothness": 3.5, "gap": 0.36, "dimension": 123}
+    asked = "asks for 1,368,856,658 steps, out of reach of a run, which has at most 10,000,000"
+    for steps in (None, "auto"):
+        with pytest.raises(sordino.SordinoError, match=asked) as refused:
+            sordino.plan("dp-nsgd-sr", settings="theory", steps=steps, **real)
+        # papers/00, erratum 11: 0.49 G is left whatever T is, and sqrt(2 M gap) is 1.587
+        assert "leaves 1.845, more than sqrt(2 x smoothness x gap) = 1.587" in str(refused.value)
+    # no such sentence where what is left is not vacuous by itself
+    with pytest.raises(sordino.SordinoError, match=r"give fewer steps to see the bound$"):
+        sordino.plan("dp-nsgd-sr", settings="theory", **{**real, "gap": 2.0})
+    with pytest.raises(sordino.SordinoError, match=r"Theorem 6 .* asks for .* steps, out of reach"):
+        sordino.plan("dp-nsgd", settings="theory", **{**real, "examples": 200_000})
+
+
+@pytest.mark.filterwarnings("ignore:delta")
+def test_fewer_steps_than_theorem_9_asks_for() -> None:
+    whole = planned("dp-nsgd-sr")
+    T = whole.population.steps
+    assert T > 5 * 64
+    fewer = planned("dp-nsgd-sr", steps=300)
+    assert fewer.update.learning_rate == pytest.approx(1 / math.sqrt(64 * 300))
+    contribution = fewer.contribution
+    assert isinstance(contribution, Lagged)
+    assert contribution.gamma == pytest.approx(64 / math.sqrt(64 * 300))
+    assert contribution.difference_clip == pytest.approx(0.25 * 64 / math.sqrt(64 * 300))
+    assert planned("dp-nsgd-sr", epochs=5).update.learning_rate == pytest.approx(1 / 64 / 5**0.5)
+    # gamma is at most 1/2, as with four epochs; more steps than asked for change nothing
+    least = planned("dp-nsgd-sr", steps=100)
+    assert least.update.learning_rate == pytest.approx(1 / 128)
+    assert planned("dp-nsgd-sr", steps=T + 9).update == whole.update
 
 
 def test_what_is_given_stays() -> None:

@@ -1,4 +1,4 @@
-"""Whose rows are whose: the persons of a run, and the batches that each step takes of them (papers/06, section 2).
+"""Whose rows are whose: a run's persons, and the batches that each step takes (papers/06, section 2).
 
 A person is a position in a list: the order in which persons first appear in the data. Their number is
 public where a plan declares it, as the number of rows is elsewhere; "fixed" batches are cut from that list.
@@ -6,8 +6,8 @@ Of secret slots it is not: a person's slot follows from the run key and the id a
 runs, and nobody's coming or going moves another person, or changes a bit of what another one adds.
 
 What a row counts inside its person's sum is ``n_p^-power w_i / w_mean``, and the clipped sum is multiplied
-by ``w_mean``, the mean weight of the person's rows (papers/06, section 5). Rows without an id, and rows whose
-weight is not a number, count nothing.
+by ``w_mean``, the mean weight of the person's rows (papers/06, section 5). Rows without an id, and rows
+whose weight is not a number, count nothing.
 """
 
 from __future__ import annotations

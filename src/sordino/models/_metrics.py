@@ -2,8 +2,8 @@
 
 All of it is computed from an `EvaluationAnswer` and costs no privacy. An interval is the metric plus or
 minus a quantile of Student's t times its standard deviation over redraws: persons are drawn from the
-de-noised weights, and noise by its public law (papers/06, section 6.3). Whole persons are drawn: rows of one person
-that differ would make the metric more certain than is said, never less.
+de-noised weights, and noise by its public law (papers/06, section 6.3). Whole persons are drawn: rows of
+one person that differ would make the metric more certain than is said, never less.
 """
 
 from __future__ import annotations

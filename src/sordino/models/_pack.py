@@ -9,7 +9,8 @@
 
 The record has one spelling: the SHA-256 of every other file, one of itself without that field, and the
 bytes that `json.dumps` makes of it. `verify_pack` computes all that follows from the other files anew, the
-guarantee from plan.json alone (papers/06, section 8). Records of version 1 (up to 0.7) are checked as they were.
+guarantee from plan.json alone (papers/06, section 8). Records of version 1 (up to 0.6) are checked as they
+were.
 """
 
 from __future__ import annotations

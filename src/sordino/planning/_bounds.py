@@ -189,6 +189,13 @@ def normalized_norm(
     return float(gap / (rate * T) + smoothness * rate / 2 + 2 * error.mean())
 
 
+def one_order_norm(beta: float, per_epoch: int, lipschitz: float) -> float:
+    """What one order for all epochs leaves of `normalized_norm` after any number of steps."""
+    epochs = math.ceil(60 / (-math.log(beta) * per_epoch)) if beta > 0 else 1
+    t = np.arange(epochs * per_epoch + 1, (epochs + 1) * per_epoch + 1)
+    return float(2 * lipschitz * np.mean(_unevenness(beta, t, per_epoch)))
+
+
 def _mean_age(beta: float, t: Array | NDArray[np.int64]) -> Array:
     """``(1-beta) sum_{k<t} k beta^k``."""
     power = beta ** (t - 1.0)
@@ -492,6 +499,13 @@ class Theorem:
     def demand(self, holds: bool, condition: str) -> None:
         """Refuse what is outside the conditions."""
         refuse_unless(holds, self.name, condition)
+
+    def demand_update(self, run: Training, **wanted: object) -> None:
+        """Demand settings of the update; steps of one size and no ball unless something else is wanted."""
+        settings = {"lr_schedule": "constant", "radius": None, "average": 0, **wanted}
+        for name, want in settings.items():
+            got = getattr(run.update, name)
+            self.demand(got == want, f"it is about {name}={want!r}, not {got!r}")
 
     def bound(self, facts: Facts, run: Training) -> ConvergenceBound:
         """What it says about a run, or an error that names the condition that the run breaks."""

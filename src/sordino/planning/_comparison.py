@@ -20,6 +20,7 @@ from typing import Any
 
 from sordino._base.errors import SordinoError, require_positive
 from sordino._base.files import cache_folder, write_atomically
+from sordino._base.threads import one_blas_thread
 from sordino._base.types import Json
 from sordino._version import code_digest
 from sordino.parts import Population
@@ -225,7 +226,8 @@ def compare_recipes(
         if watch is not None:
             watch(candidate.label)
         try:
-            ranked.append(_row(candidate, request, spectrum))
+            with one_blas_thread():
+                ranked.append(_row(candidate, request, spectrum))
         except SordinoError as error:
             left_out.append((candidate.label, str(error)))
     if not ranked:

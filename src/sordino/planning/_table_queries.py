@@ -1,9 +1,9 @@
 r"""What is asked of a table beside training: facts about its columns, and scores of units held out.
 
 Both are Gaussian releases in which a unit has the total weight 1 in every column, spread over its rows,
-and noise shaped over the cells so that weight 1 moves them by at most 1 sigma (papers/06, section 3 and
-6). Replacing one unit moves them by at most ``sqrt(2)`` sigma: weights are nonnegative, and so are all inner
-products of the strategy's columns.
+and noise shaped over the cells so that weight 1 moves them by at most 1 sigma (papers/06, sections 3 and
+6). Replacing one unit moves them by at most ``sqrt(2)`` sigma: weights are nonnegative, and so are all
+inner products of the strategy's columns.
 """
 
 from __future__ import annotations

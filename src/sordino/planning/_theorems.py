@@ -18,22 +18,28 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 
-from sordino._base.errors import SordinoError, nearest, require_choice, require_count, shown
-from sordino.parts.contributions import Lagged, TwoClip, Weighted
-from sordino.parts.mechanisms import LONGEST_MATRIX, Workload
-from sordino.parts.sampling import FIXED, RESHUFFLED
+from sordino._base.errors import (
+    SordinoError,
+    nearest,
+    require_choice,
+    require_count,
+    require_positive,
+    shown,
+)
+from sordino.parts.contributions import Lagged, TwoClip
+from sordino.parts.sampling import FIXED, LARGEST_STEPS, RESHUFFLED
 from sordino.parts.schedules import SAFE_RATIO, allocate, best_dynamic_steps, best_uniform_steps
 from sordino.planning import _bounds as bounds
 from sordino.planning._bounds import FACTS, Asked, Facts, Theorem
-from sordino.planning._theory import FACT_CHECKS, refuse_unless, theory_defaults
+from sordino.planning._one_pass import ONE_PASS
+from sordino.planning._theory import AUTO, FACT_CHECKS, budget, prescribed, refuse_unless, some
 from sordino.planning._training import Training
-from sordino.privacy import POISSON, WITHOUT_REPLACEMENT, Adjacency, mu_from_epsilon_delta
+from sordino.privacy import POISSON, WITHOUT_REPLACEMENT
 
 Array = NDArray[np.float64]
 
-THEORY, AUTO = "theory", "auto"
+THEORY = "theory"
 
 
 def theorem_for(recipe: str, given: Mapping[str, object]) -> Theorem:
@@ -94,12 +100,22 @@ def with_theory(recipe: str, settings: str | None, request: Asked) -> tuple[Fact
     if rest["epsilon"] is None or rest["delta"] is None:
         raise SordinoError("settings of a theorem follow from a budget: give epsilon and delta")
     require_count("examples", rest["examples"])
-    chosen = theorem_for(recipe, facts).settings({**rest, **facts})
+    theorem = theorem_for(recipe, facts)
+    chosen = theorem.settings({**rest, **facts})
     if rest["steps"] == AUTO:
         rest["steps"] = None
     if rest["epochs"] is not None or rest["steps"] is not None:
         chosen.pop("steps")
+    elif chosen["steps"] > LARGEST_STEPS:
+        raise SordinoError(_out_of_reach(theorem.name, chosen["steps"]))
     return facts, {**chosen, **{name: v for name, v in rest.items() if v is not None}}
+
+
+def _out_of_reach(theorem: str, steps: int) -> str:
+    return (
+        f"{theorem} asks for {steps:,} steps, out of reach of a run, which has at most "
+        f"{LARGEST_STEPS:,}; give fewer steps to see the bound"
+    )
 
 
 # ---- what holds without training -------------------------------------------------------------------
@@ -117,37 +133,16 @@ def _known_gap(facts: Facts) -> tuple[float, str]:
     return facts["gap"], "the gap at the start"
 
 
-def _known_diameter(facts: Facts) -> tuple[float, str]:
-    return facts["lipschitz"] * facts["diameter"], "lipschitz x diameter"
-
-
 # ---- gradient descent on all examples --------------------------------------------------------------
-
-
-def _budget(asked: Asked) -> float:
-    """mu of the budget for a contribution bound of one clip."""
-    mu = mu_from_epsilon_delta(asked["epsilon"], asked["delta"])
-    return mu / 2 if asked["adjacency"] == Adjacency.REPLACE_ONE else mu
-
-
-def _some(facts: Facts, *names: str) -> dict[str, float]:
-    return {name: facts[name] for name in names}
-
-
-def _defaults(asked: Asked, recipe: str, *facts: str) -> dict[str, Any]:
-    """The paper's settings, with whole numbers of steps."""
-    known = {name: asked[name] for name in ("examples", "dimension", "epsilon", *facts)}
-    found = dict(theory_defaults(recipe, **known))
-    return {**found, "steps": int(found["steps"])}
 
 
 def _descent_settings(asked: Asked) -> dict[str, Any]:
     L, gap, G, d = (asked[n] for n in ("smoothness", "gap", "lipschitz", "dimension"))
     facts = ("delta", "lipschitz", "smoothness", "gap")
-    settings = {**_defaults(asked, "dp-gd", *facts), "output": "random"}
+    settings = {**prescribed(asked, "dp-gd", *facts), "output": "random"}
     if asked["steps"] == AUTO:
         # Of 2 L gap / T + d G^2 T / (n mu)^2: the paper gives the order, this is the least bound.
-        best = asked["examples"] * _budget(asked) * math.sqrt(2 * L * gap / d) / G
+        best = asked["examples"] * budget(asked) * math.sqrt(2 * L * gap / d) / G
         low = max(math.floor(best), 1)
         settings["steps"] = low if best**2 <= low * (low + 1) else low + 1
     return settings
@@ -155,20 +150,13 @@ def _descent_settings(asked: Asked) -> dict[str, Any]:
 
 def _descent(theorem: Theorem, facts: Facts, run: Training) -> float:
     _plain(theorem, run, facts["smoothness"], output="random")
-    rate, known = run.update.learning_rate, _some(facts, "smoothness", "gap", "dimension")
+    rate, known = run.update.learning_rate, some(facts, "smoothness", "gap", "dimension")
     return bounds.descent_norm(run.noise_per_step(), rate=rate, **known)
-
-
-def _demand_update(theorem: Theorem, run: Training, **wanted: object) -> None:
-    """Demand settings of the update; steps of one size and no ball unless something else is wanted."""
-    for name, want in {"lr_schedule": "constant", "radius": None, "average": 0, **wanted}.items():
-        got = getattr(run.update, name)
-        theorem.demand(got == want, f"it is about {name}={want!r}, not {got!r}")
 
 
 def _plain(theorem: Theorem, run: Training, smoothness: float, **wanted: object) -> None:
     """Demand plain gradient steps below 2/M."""
-    _demand_update(theorem, run, optimizer="sgd", momentum=0, **wanted)
+    theorem.demand_update(run, optimizer="sgd", momentum=0, **wanted)
     rate = run.update.learning_rate
     theorem.demand(
         rate * smoothness < 2,
@@ -179,7 +167,7 @@ def _plain(theorem: Theorem, run: Training, smoothness: float, **wanted: object)
 def _relative_noise(asked: Asked) -> float:
     """``alpha = d G^2 / (2 R M N^2 gap)`` of papers/04, at the exact R = mu^2."""
     G, M, gap, d = (asked[n] for n in ("lipschitz", "smoothness", "gap", "dimension"))
-    return float(d * (G / (_budget(asked) * asked["examples"])) ** 2 / (2 * M * gap))
+    return float(d * (G / (budget(asked) * asked["examples"])) ** 2 / (2 * M * gap))
 
 
 def _contraction(asked: Asked) -> float:
@@ -229,7 +217,7 @@ def _pl(theorem: Theorem, facts: Facts, run: Training) -> float:
     # Any step sizes below the first will do.
     _plain(theorem, run, facts["smoothness"], output="last", lr_schedule=run.update.lr_schedule)
     rates = run.update.learning_rates(run.population.steps).astype(np.float64)
-    known = _some(facts, "smoothness", "curvature", "gap")
+    known = some(facts, "smoothness", "curvature", "gap")
     return bounds.contracted_gap(_variance(facts, run), rates, **known)
 
 
@@ -256,7 +244,7 @@ def _sampled_settings(asked: Asked) -> dict[str, Any]:
     rate, gamma = require_count("batch_size", b) / n, _contraction(asked)
     # The choice of T alone uses the central limit theorem of accounting; noise is calibrated exactly.
     T = np.unique(np.geomspace(1, 1e6, 4000).astype(np.int64)).astype(np.float64)
-    sigma2 = 1 / np.log1p((_budget(asked) / rate) ** 2 / T)
+    sigma2 = 1 / np.log1p((budget(asked) / rate) ** 2 / T)
     G, M = asked["lipschitz"], asked["smoothness"]
     variance = asked["dimension"] * (G / b) ** 2 * sigma2 + (1 - rate) * G**2 / b
     kept = gamma**T
@@ -288,7 +276,7 @@ def _momentum_settings(asked: Asked) -> dict[str, Any]:
 
 def _momentum(theorem: Theorem, facts: Facts, run: Training) -> float:
     update, M = run.update, facts["smoothness"]
-    _demand_update(theorem, run, optimizer="bias-corrected", output="last")
+    theorem.demand_update(run, optimizer="bias-corrected", output="last")
     most = bounds.momentum_limit(update.momentum, M / facts["curvature"]) / (2 * M)
     theorem.demand(
         update.learning_rate <= most * (1 + 1e-6),
@@ -296,7 +284,7 @@ def _momentum(theorem: Theorem, facts: Facts, run: Training) -> float:
         f"{update.momentum:g}",
     )
     numbers = {"beta": update.momentum, "rate": update.learning_rate}
-    known = _some(facts, "curvature", "gap")
+    known = some(facts, "curvature", "gap")
     return bounds.momentum_gap(_variance(facts, run), **numbers, **known)
 
 
@@ -304,7 +292,7 @@ def _momentum(theorem: Theorem, facts: Facts, run: Training) -> float:
 
 
 def _srm_settings(asked: Asked) -> dict[str, Any]:
-    found = _defaults(asked, "dp-srm", "delta", "lipschitz", "smoothness", "gap")
+    found = prescribed(asked, "dp-srm", "delta", "lipschitz", "smoothness", "gap")
     found["first_batch"] = math.ceil(found.pop("first_batch_size"))
     return {**found, "batch_size": math.ceil(found["batch_size"]), "output": "random"}
 
@@ -318,7 +306,7 @@ def _srm(theorem: Theorem, facts: Facts, run: Training) -> float:
         population.sampling in (POISSON, WITHOUT_REPLACEMENT),
         "its batches are drawn at random: sampling='poisson'",
     )
-    _demand_update(theorem, run, optimizer="adaptive", output="random")
+    theorem.demand_update(run, optimizer="adaptive", output="random")
     theorem.demand(
         update.learning_rate * L <= 0.5 * (1 + 1e-9),
         f"learning rate {update.learning_rate:g} is above 1/(2 smoothness) = {0.5 / L:g}",
@@ -339,7 +327,7 @@ def _srm(theorem: Theorem, facts: Facts, run: Training) -> float:
         gamma=gamma,
         step_length=update.step_length,
         sampling=(_drawn(run, G, first), _drawn(run, (1 - gamma) * moved + gamma * G)),
-        **_some(facts, "smoothness", "gap", "dimension"),
+        **some(facts, "smoothness", "gap", "dimension"),
     )
 
 
@@ -350,17 +338,45 @@ def _averaged(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _nsgd_settings(asked: Asked) -> dict[str, Any]:
-    found = _averaged(_defaults(asked, "dp-nsgd", "delta"))
+    found = _averaged(prescribed(asked, "dp-nsgd", "delta"))
     return {**found, "clip": asked["lipschitz"], "sampling": RESHUFFLED}
 
 
 def _nsgd_sr_settings(asked: Asked) -> dict[str, Any]:
-    return _averaged(_defaults(asked, "dp-nsgd-sr", "lipschitz", "smoothness"))
+    """Of Theorem 9; with fewer steps than it asks for, eta and gamma are those of that number."""
+    found = _averaged(prescribed(asked, "dp-nsgd-sr", "lipschitz", "smoothness"))
+    N = asked["examples"]
+    if asked["epochs"] is not None:
+        T = require_positive("epochs", asked["epochs"]) * -(-N // (asked["batch_size"] or 1))
+    elif asked["steps"] in (None, AUTO):
+        if found["steps"] > LARGEST_STEPS:
+            said = _out_of_reach("Theorem 9 of Tran & Cutkosky (2022)", found["steps"])
+            raise SordinoError(f"{said}{_left_by_one_order(asked, found['momentum'])}")
+        return found
+    else:
+        T = require_count("steps", asked["steps"])
+    if found["steps"] <= T:
+        return found
+    eta = 1 / math.sqrt(N * max(T, 4 * N))  # gamma is at most 1/2
+    clip = asked["smoothness"] * eta * N
+    return {**found, "learning_rate": eta, "gamma": eta * N, "difference_clip": clip}
+
+
+def _left_by_one_order(asked: Asked, beta: float) -> str:
+    """What no number of steps changes, if that is vacuous already."""
+    left = bounds.one_order_norm(beta, asked["examples"], asked["lipschitz"])
+    known, why = _known_norm(asked)
+    if left < known:
+        return ""
+    return (
+        f". The bound is vacuous for any number: one order for all epochs leaves {left:.4g}, more "
+        f"than {why} = {known:.4g}, which holds without training"
+    )
 
 
 def _nsgd(theorem: Theorem, facts: Facts, run: Training) -> float:
     update, population, contribution = run.update, run.population, run.contribution
-    _demand_update(theorem, run, optimizer="normalized", output="random")
+    theorem.demand_update(run, optimizer="normalized", output="random")
     theorem.demand(population.examples > 1, "one example has no order")
     theorem.demand(
         population.examples % population.batch_size == 0,
@@ -387,206 +403,6 @@ def _nsgd(theorem: Theorem, facts: Facts, run: Training) -> float:
     )
 
 
-# ---- convex losses in one pass ---------------------------------------------------------------------
-
-
-def _mu2_settings(asked: Asked) -> dict[str, Any]:
-    if asked["batch_size"] is None:
-        raise SordinoError(f"{_APPENDIX_F} is for a batch_size of your choice; give one")
-    facts = ("batch_size", "delta", "lipschitz", "smoothness", "diameter")
-    return {**_defaults(asked, "dp-mu2", *facts), "mechanism": "cancelling"}
-
-
-def _srgd_settings(asked: Asked) -> dict[str, Any]:
-    found = _defaults(asked, "dp-srgd", "delta", "lipschitz", "smoothness", "diameter")
-    rate = 1 / found.pop("beta")
-    return {
-        **found,
-        "batch_size": int(found["batch_size"]),
-        "learning_rate": rate,
-        "mechanism": "tree",
-    }
-
-
-def _nesterov_settings(asked: Asked) -> dict[str, Any]:
-    """papers/03, 1.7: the batches of one pass with the least bound, unless given, and its beta."""
-    n, steps, b = asked["examples"], asked["steps"], asked["batch_size"]
-    G, d = asked["lipschitz"], asked["dimension"]
-    if b is not None:
-        T = np.array([_pass(n, b)])
-    elif steps in (None, AUTO):
-        T = np.unique(np.geomspace(1, n, 4000).astype(np.int64))
-    else:
-        T = np.array([min(require_count("steps", steps), n)])
-    B = n // T if b is None else np.array([b])
-    variance = G**2 / B + d * (G / (B * _budget(asked))) ** 2
-    beta, bound = bounds.best_coupling(T, variance, **_some(asked, "smoothness", "diameter"))
-    best = int(np.argmin(bound))
-    settings = {"steps": int(T[best]), "batch_size": int(B[best]), "clip": G}
-    return {**settings, "learning_rate": 1 / float(beta[best]), "radius": asked["diameter"] / 2}
-
-
-def _srg_settings(asked: Asked) -> dict[str, Any]:
-    """papers/03, 1.8: the learning rate with the least bound at the noise of a tree, and its clip."""
-    n, G, M, D = (asked[name] for name in ("examples", "lipschitz", "smoothness", "diameter"))
-    B = math.isqrt(n) if asked["batch_size"] is None else asked["batch_size"]
-    T = _pass(n, B)
-    node = math.sqrt(T.bit_length()) / (B * _budget(asked))
-    nodes = np.array([t.bit_count() for t in range(1, T + 1)])
-    prefix, predictable = node * np.sqrt(nodes), node * np.sqrt(nodes - 1)
-    # What sampling and noise add to the sums, relative to the clip, but for a chance of 2/n.
-    tail = math.sqrt(asked["dimension"]) + math.sqrt(2 * math.log(n * T))
-    tail = math.sqrt(8 * T * math.log(2 * n) / B) + math.sqrt(T.bit_length()) * node * tail
-    most = min(T / tail, T) * (1 - 1e-6)
-
-    def clip(moved: float) -> float:
-        return float(G * (1 + moved) / (1 - moved * tail / T))
-
-    def error(log_moved: float) -> float:
-        moved = math.exp(log_moved)  # M eta T
-        rate, scale = moved / (M * T), clip(moved)
-        value = bounds.recursive_gap(
-            prefix * scale,
-            predictable * scale,
-            rate=rate,
-            clip=scale,
-            batch_size=B,
-            **_some(asked, *_CONVEX_GAP[0]),
-        )
-        return math.log(value)
-
-    span = (math.log(most) - 12, math.log(most))
-    best = math.exp(minimize_scalar(error, span, bounds=span, method="bounded").x)
-    settings = {"steps": T, "batch_size": B, "clip": clip(best), "mechanism": "tree"}
-    return {**settings, "learning_rate": best / (M * T), "radius": D / 2, "average": 1.0}
-
-
-def _pass(examples: int, batch_size: int) -> int:
-    """Steps of one pass."""
-    return max(examples // require_count("batch_size", batch_size), 1)
-
-
-def _one_pass(theorem: Theorem, facts: Facts, run: Training, clip: float, **wanted: object) -> None:
-    """Demand fresh examples, a ball, and noise of one size."""
-    population, update, D = run.population, run.update, facts["diameter"]
-    theorem.demand(
-        population.sampling == FIXED
-        and population.steps * population.batch_size <= population.examples,
-        "it is for one pass, in which every example is used once",
-    )
-    theorem.demand(
-        update.radius is not None and update.radius <= D / 2 * (1 + 1e-9),
-        f"its iterates stay in a ball of diameter {D:g}: radius={D / 2:g}",
-    )
-    _demand_update(theorem, run, **{"output": "last", "radius": update.radius, **wanted})
-    theorem.demand(
-        run.clip >= clip * (1 - 1e-9),
-        f"clip {run.clip:g} is below {clip:g}, so that contributions are clipped",
-    )
-    theorem.demand(
-        run.schedule.relative_noise(population.steps) is None, "its noise is the same in every step"
-    )
-
-
-def _noise_of_sums(run: Training) -> tuple[Array, Array]:
-    """Of the sums of the means, per coordinate, and what of it earlier releases determine."""
-    scale = run.noise_multiplier * run.clip / run.divisor
-    if run.population.steps > LONGEST_MATRIX:
-        prefix = run.noise_in(Workload.prefix())
-        return prefix, prefix
-    rows = scale * np.cumsum(run.mechanism.noising_matrix(), axis=0)
-    prefix = np.linalg.norm(rows, axis=1)
-    # Row t draws anew with its diagonal entry; the rest is of earlier draws.
-    return prefix, np.sqrt(np.maximum(prefix**2 - np.diag(rows) ** 2, 0))
-
-
-def _mu2(theorem: Theorem, facts: Facts, run: Training) -> float:
-    G, M, D = (facts[name] for name in ("lipschitz", "smoothness", "diameter"))
-    _one_pass(theorem, facts, run, G + 2 * M * D)
-    prefix, predictable = _noise_of_sums(run)
-    rate, T = run.update.learning_rate, run.population.steps
-    value = bounds.anytime_gap(
-        prefix,
-        predictable,
-        rate=rate,
-        batch_size=run.population.batch_size,
-        **facts,
-    )
-    theorem.demand(
-        math.isfinite(value),
-        f"learning rate {rate:g} is not below 1/(2 smoothness (T+1)) = {1 / (2 * M * (T + 1)):.4g}",
-    )
-    return value
-
-
-def _coupled(theorem: Theorem, run: Training) -> None:
-    """Demand linear coupling as the proof has it."""
-    theorem.demand(
-        run.update.kappa == 0.5, f"its proof is for kappa = 1/2, not {run.update.kappa:g}"
-    )
-    _linear_weights(theorem, run)
-
-
-def _linear_weights(theorem: Theorem, run: Training) -> None:
-    contribution = run.contribution
-    power = contribution.power if isinstance(contribution, Weighted) else 0.0
-    theorem.demand(power == 1, f"its weights are t+1: power=1, not {power:g}")
-
-
-def _srgd(theorem: Theorem, facts: Facts, run: Training) -> float:
-    G, M, D = (facts[name] for name in ("lipschitz", "smoothness", "diameter"))
-    _one_pass(theorem, facts, run, G + 2 * M * D)
-    prefix, predictable = _noise_of_sums(run)
-    _coupled(theorem, run)
-    beta = 1 / run.update.learning_rate
-    theorem.demand(beta > M, f"learning rate {1 / beta:g} is not below 1/smoothness = {1 / M:g}")
-    value = bounds.coupled_gap(
-        prefix,
-        predictable,
-        beta=beta,
-        clip=run.clip,
-        batch_size=run.population.batch_size,
-        **facts,
-    )
-    theorem.demand(
-        math.isfinite(value),
-        f"clip {run.clip:g} is too small for learning rate {1 / beta:g}, so that contributions are "
-        "clipped",
-    )
-    return value
-
-
-def _nesterov(theorem: Theorem, facts: Facts, run: Training) -> float:
-    _one_pass(theorem, facts, run, facts["lipschitz"])
-    _coupled(theorem, run)
-    rate, M = run.update.learning_rate, facts["smoothness"]
-    theorem.demand(rate * M < 1, f"learning rate {rate:g} is not below 1/smoothness = {1 / M:g}")
-    noise, b = run.noise_per_step(), run.population.batch_size
-    return bounds.independent_gap(noise, beta=1 / rate, batch_size=b, **facts)
-
-
-def _srg(theorem: Theorem, facts: Facts, run: Training) -> float:
-    _one_pass(theorem, facts, run, facts["lipschitz"], average=1)
-    prefix, predictable = _noise_of_sums(run)
-    _linear_weights(theorem, run)
-    rate, M = run.update.learning_rate, facts["smoothness"]
-    theorem.demand(rate * M < 1, f"learning rate {rate:g} is not below 1/smoothness = {1 / M:g}")
-    value = bounds.recursive_gap(
-        prefix,
-        predictable,
-        rate=rate,
-        clip=run.clip,
-        batch_size=run.population.batch_size,
-        **facts,
-    )
-    theorem.demand(
-        math.isfinite(value),
-        f"clip {run.clip:g} is too small for learning rate {rate:g}, so that contributions are "
-        "clipped",
-    )
-    return value
-
-
 # ---- the table -------------------------------------------------------------------------------------
 
 # Facts, what is bounded, and for which losses.
@@ -600,11 +416,6 @@ _PL_GAP = (
     "expected excess training loss",
     "a smooth loss that is strongly convex, or PL, and no gradient on the path is clipped",
 )
-_CONVEX_GAP = (
-    ("lipschitz", "smoothness", "diameter", "dimension"),
-    "expected excess loss on the population",
-    "independent examples, convex lipschitz smooth losses, and a start inside the ball",
-)
 _GD = "Wang, Ye & Xu (2017), gradient descent"
 _GD_PL = "paper 04, Eq. 7 with the corrected number of steps"
 _MOMENTUM = "paper 04, Theorem 4.4 corrected"
@@ -612,10 +423,6 @@ _PSGD = "paper 04, Theorem 4.7 corrected"
 _SRM = "Theorem 4.4 of Wang et al. (2023)"
 _THEOREM_6 = "Theorem 6 of Tran & Cutkosky (2022)"
 _THEOREM_9 = "Tran & Cutkosky (2022) for one fixed order, at the settings of Theorem 9"
-_APPENDIX_F = "Appendix F of Reshef & Levy (2025)"
-_THEOREM_4_10 = "Theorem 4.10 of Choquette-Choo et al. (2024), corrected"
-_THEOREM_4_11 = "Theorem 4.11 of Choquette-Choo et al. (2024), corrected"
-_SECTION_4_3 = "paper 03, 1.8, on section 4.3 of Choquette-Choo et al. (2024)"
 
 # Of several for one recipe, the first that has a place for all given facts is meant.
 THEOREMS: tuple[Theorem, ...] = (
@@ -626,10 +433,5 @@ THEOREMS: tuple[Theorem, ...] = (
     Theorem("dp-srm", _SRM, *_SMOOTH_NORM, _srm_settings, _srm, _known_norm),
     Theorem("dp-nsgd", _THEOREM_6, *_SMOOTH_NORM, _nsgd_settings, _nsgd, _known_norm),
     Theorem("dp-nsgd-sr", _THEOREM_9, *_SMOOTH_NORM, _nsgd_sr_settings, _nsgd, _known_norm),
-    Theorem("dp-mu2", _APPENDIX_F, *_CONVEX_GAP, _mu2_settings, _mu2, _known_diameter),
-    Theorem("dp-srgd", _THEOREM_4_10, *_CONVEX_GAP, _srgd_settings, _srgd, _known_diameter),
-    Theorem("dp-srg", _SECTION_4_3, *_CONVEX_GAP, _srg_settings, _srg, _known_diameter),
-    Theorem(
-        "dp-nesterov", _THEOREM_4_11, *_CONVEX_GAP, _nesterov_settings, _nesterov, _known_diameter
-    ),
+    *ONE_PASS,
 )

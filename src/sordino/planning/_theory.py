@@ -20,8 +20,10 @@ from sordino._base.errors import (
     require_fraction,
     require_positive,
 )
-from sordino.privacy import mu_from_epsilon_delta
+from sordino.privacy import Adjacency, mu_from_epsilon_delta
 
+# The number of steps with the least bound.
+AUTO = "auto"
 _THEOREM_4_10 = "Theorem 4.10 of Choquette-Choo et al. (2024)"
 
 
@@ -253,3 +255,20 @@ def theory_defaults(name: str, **facts: float) -> Mapping[str, float]:
             f"the theory defaults of {name} {kind} {wrong[0]!r}; they need {', '.join(needed)}"
         )
     return _THEORY[name](**{fact: FACT_CHECKS[fact](fact, facts[fact]) for fact in needed})
+
+
+def prescribed(asked: Mapping[str, Any], recipe: str, *facts: str) -> dict[str, Any]:
+    """The paper's settings, with whole numbers of steps."""
+    known = {name: asked[name] for name in ("examples", "dimension", "epsilon", *facts)}
+    found = dict(theory_defaults(recipe, **known))
+    return {**found, "steps": int(found["steps"])}
+
+
+def budget(asked: Mapping[str, Any]) -> float:
+    """mu of the budget for a contribution bound of one clip."""
+    mu = mu_from_epsilon_delta(asked["epsilon"], asked["delta"])
+    return mu / 2 if asked["adjacency"] == Adjacency.REPLACE_ONE else mu
+
+
+def some(facts: Mapping[str, float], *names: str) -> dict[str, float]:
+    return {name: facts[name] for name in names}

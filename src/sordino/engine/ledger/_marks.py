@@ -1,8 +1,9 @@
 """Who is in a data set: a keyed 64-bit hash of each row or person, so that a part of it is recognised.
 
 All of them are kept: a sketch of a thousand misses a thousand people among a million every third time
-(papers/06, section 7). Without the ledger's key they tell nothing; with it, whoever knows a row can tell whether
-it is there, as with any fingerprint. Numbers are hashed by their values, so that a column of a file and of
+(papers/06, section 7). Without the ledger's key they tell nothing; with it, whoever knows a row can tell
+whether it is there, as with any fingerprint.
+Numbers are hashed by their values, so that a column of a file and of
 an array are alike; which columns there are, and their order, matters.
 """
 

@@ -1,6 +1,6 @@
 r"""One person, several rows: a vector per person, clipped once, and sums that no rounding moves.
 
-A person's vector is ``g_p = sum_i w_i g_i`` over the person's own rows (papers/06, section 2.2), where ``g_i`` are
+A person's vector is ``g_p = sum_i w_i g_i`` over its own rows (papers/06, section 2.2), where ``g_i`` are
 the gradients that the rule needs. They are added up point by point first; then the rule combines and clips
 what it would combine and clip of an example. So "example" means "person" in all that a plan counts.
 
@@ -13,8 +13,8 @@ of the lanes, whoever else there is. Nothing of the model's size is kept per per
 *How long.* The vector whose norm is measured is the vector that is added. `to_lattice` does both, as the
 last thing that happens to it: whole multiples of a grain of ``2^-24`` of the bound, whose exact norm is at
 most the bound (its proof is in `_rounding.py`). However much a person's rows cancel, and however rough the
-sum of them is, what comes out is within the bound; papers/06, section 2.2 needs a margin for it where norm and sum
-are computed apart. Rows that are not finite become zero before they are added.
+sum of them is, what comes out is within the bound; a margin would be needed where norm and sum are computed
+apart (papers/06, section 2.2). Rows that are not finite become zero before they are added.
 
 *Sums.* Whole numbers are added exactly, in any order: two int32 per entry hold ``2^27`` persons. So one
 person changes the sum by its own vector to the last bit, and moves nothing else, wherever the others stand.

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from sordino.parts.sampling._kinds import poisson_width as poisson_width
     from sordino.parts.sampling._kinds import public_order as public_order
     from sordino.parts.sampling._population import LARGEST_EPSILON as LARGEST_EPSILON
+    from sordino.parts.sampling._population import LARGEST_STEPS as LARGEST_STEPS
     from sordino.parts.sampling._population import Population as Population
     from sordino.parts.sampling._population import check_slots as check_slots
     from sordino.parts.sampling._population import checked_budget as checked_budget
