@@ -337,8 +337,11 @@ def declared_fact(column: Numeric | Categorical) -> ColumnFact:
 def _words(classes: Sequence[Value]) -> tuple[str, ...]:
     """Declared classes as the texts that `Cells.as_values` has for them."""
     cells = read_cells(list(classes), values=tuple(classes)).as_values()
-    assert cells.codes is not None
-    return tuple(cells.vocabulary[code] for code in cells.codes)
+    codes = np.full(len(cells), -1) if cells.codes is None else cells.codes
+    return tuple(
+        str(value) if code < 0 else cells.vocabulary[code]
+        for value, code in zip(classes, codes.tolist(), strict=True)
+    )
 
 
 def class_weights(
@@ -360,15 +363,17 @@ def class_weights(
         raise SordinoError(
             f"class_weight is 'balanced' or a dict of weights by class, got {shown(given)}"
         )
-    known = dict(given)
+    known = dict(zip(_words(tuple(given)), given.items(), strict=True))
     try:
-        weights = np.array([float(known.pop(label, 1.0)) for label in classes])
+        weights = np.array(
+            [float(known.pop(word, (None, 1.0))[1]) for word in _words(classes)], np.float64
+        )
     except (TypeError, ValueError):
         weights = np.zeros(0)
     if len(weights) != len(classes) or not (np.isfinite(weights).all() and weights.min() >= 0):
         raise SordinoError("class_weight needs a number of at least 0 for each class")
-    if known:
-        raise SordinoError(f"class_weight has {shown(next(iter(known)))}, which is no class")
+    for label, _ in known.values():
+        raise SordinoError(f"class_weight has {shown(label)}, which is no class")
     if not weights.max() > 0:
         raise SordinoError("class_weight must be above 0 for one class")
     return np.asarray(weights / weights.max())
