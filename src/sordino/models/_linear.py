@@ -50,7 +50,7 @@ from sordino.models._rows import RowPreparation, blocks
 from sordino.parts import LinearLoss
 from sordino.planning import Plan, plan
 from sordino.planning.recipes import recipe_named
-from sordino.privacy import FIT, ROW, person_ids, require_one_row
+from sordino.privacy import FIT, person_ids, require_one_row
 
 _NO_ROWS = "{what} must be arrays of as many rows, with one target for each row"
 # scikit-learn's tools know a refusal of labels by its first words.

@@ -60,13 +60,13 @@ class RowPreparation:
     @classmethod
     def for_schema(cls, schema: Schema, intercept: bool = True) -> RowPreparation:
         """Of a table; where a release found its columns, rows are divided by their own norms."""
-        constant = UNSCALED_CONSTANT if schema.reads_cells else 1.0
+        constant = UNSCALED_CONSTANT if schema.of_cells else 1.0
         return cls(schema=schema, intercept=intercept, constant=constant)
 
     @property
     def own_norm(self) -> bool:
         """Whether each row is divided by its own norm before it gets its constant."""
-        return self.bounds is None if self.schema is None else self.schema.reads_cells
+        return self.bounds is None if self.schema is None else self.schema.of_cells
 
     @classmethod
     def for_array(cls, bounds: NDArray[np.float64] | None, intercept: bool) -> RowPreparation:

@@ -213,6 +213,7 @@ _SCHEMA_FIELDS = (
     "examples",
     "decimal",
     "date_formats",
+    "by_cell",
 )
 
 
@@ -228,6 +229,7 @@ class Schema:
       examples: the number of rows, where it is public.
       decimal: the decimal mark of numbers that are text.
       date_formats: pairs of a column and how its dates are written, where not in ISO 8601.
+      by_cell: whether a table is read cell by cell though all of its columns are declared.
     """
 
     columns: tuple[Column, ...]
@@ -237,6 +239,7 @@ class Schema:
     examples: int | None = None
     decimal: str = "."
     date_formats: tuple[tuple[str, str], ...] = ()
+    by_cell: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
@@ -269,10 +272,17 @@ class Schema:
         if not all(isinstance(part, str) for pair in formats for part in pair):
             raise SordinoError("date_formats are pairs of a column's name and a format")
         object.__setattr__(self, "date_formats", formats)
+        if not isinstance(self.by_cell, bool):
+            raise SordinoError(f"by_cell of a schema is true or false, got {shown(self.by_cell)}")
 
     @property
     def reads_cells(self) -> bool:
-        """Whether tables are read cell by cell: where a column was found, or cells are declared."""
+        """Whether tables are read cell by cell, so that no cell is an error."""
+        return self.by_cell or self.of_cells
+
+    @property
+    def of_cells(self) -> bool:
+        """Whether a column was found by a release, or how cells are written is declared."""
         found = any(not isinstance(column, Numeric | Categorical) for column in self.columns)
         return found or self.decimal != "." or bool(self.date_formats)
 
@@ -362,6 +372,8 @@ class Schema:
         cells: Json = {} if self.decimal == "." else {"decimal": self.decimal}
         if self.date_formats:
             cells["date_formats"] = dict(self.date_formats)
+        if self.by_cell:
+            cells["by_cell"] = True
         return {
             "format": FORMAT,
             "version": FORMAT_VERSION if self.reads_cells else 1,

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sordino._base.errors import SordinoError, require_choice, require_count
 from sordino._base.types import Json
 from sordino.engine import HeldKey, Source, compilation_cache
+from sordino.engine.ledger import cell_words
 from sordino.models._checks import Features
 from sordino.models._defaults import STEPS_PER_EPOCH, choose_learning_rate, choose_settings
 from sordino.models._inference import declared_columns
@@ -171,7 +172,14 @@ class TableLinear(PrivateLinear):
                 plan_for=partial(self._open_plan, **about),
                 rate_for=self._rate,
                 key=key,
-                source=self._table_source(X, y, groups, sample_weight, table.rows),
+                source=self._table_source(
+                    X,
+                    y,
+                    groups,
+                    sample_weight,
+                    facts.persons if table.ids is None else None,
+                    None if table.ids is None else table.ids.tolist(),
+                ),
                 class_weight=class_weight,
                 intercept=bool(self.fit_intercept),
                 unit=unit,
@@ -237,13 +245,27 @@ class TableLinear(PrivateLinear):
         return choose_learning_rate(built, loss, columns) if rate is None else float(rate)
 
     def _table_source(
-        self, X: Features, y: ArrayLike, groups: object, weights: object, rows: int
+        self,
+        X: Features,
+        y: ArrayLike,
+        groups: object,
+        weights: object,
+        rows: int | None,
+        persons: Sequence[str | None] | None,
     ) -> Source:
-        """What a ledger, and a run that goes on, know a raw table by."""
+        """What a ledger, and a run that goes on, know a raw table by; `rows` only where they are public."""
         more = tuple(
             part for part in (groups, weights) if part is not None and not isinstance(part, str)
         )
-        return Source((X, y, *more), also=(X,), rows=rows, pins=False, units=X, parts=self.parts)
+        return Source(
+            (X, y, *more),
+            also=(X,),
+            rows=rows,
+            pins=False,
+            units=X,
+            persons=persons,
+            parts=self.parts,
+        )
 
     def _on_plan(self, built: Plan) -> None:
         """Told of a raw table's plan before any record is read."""
@@ -261,12 +283,9 @@ class TableLinear(PrivateLinear):
 
 
 def hashed_rows(frame: pd.DataFrame) -> NDArray[np.float32]:
-    """A few numbers that stand for each row, to notice rows that come again."""
-    import pandas as pd
-
-    plain = frame.astype({name: str for name in frame if frame[name].dtype == object})
-    words = pd.util.hash_pandas_object(plain, index=False).to_numpy(np.uint64)
-    return words[:, None].view(np.float32)
+    """Numbers that stand for each row, to notice rows that come again; no cell is an error."""
+    blocks = [words.view(np.float32) for words in cell_words(frame)]
+    return np.concatenate(blocks) if blocks else np.zeros((0, 2), np.float32)
 
 
 def _column_of(groups: object) -> str | None:
