@@ -65,8 +65,31 @@ def regressor(**changes: Any) -> PrivateRegressor:
     return PrivateRegressor(**{**STRONG, **PUBLIC, **FAST, "target_bounds": (10, 30), **changes})
 
 
+def failing(estimator: Any) -> dict[str, str]:
+    """Checks of scikit-learn that cannot hold, and why."""
+    names = ("pandas_series", "not_an_array", "list", "shape", "not_overwritten")
+    bounded = "weights of rows need weight_bound, from public knowledge"
+    reasons = {f"check_sample_weights_{name}": bounded for name in names}
+    reasons["check_all_zero_sample_weights_error"] = bounded
+    for kind in ("dense", "sparse"):
+        reasons[f"check_sample_weight_equivalence_on_{kind}_data"] = (
+            "two runs have different noise, and a person who comes twice is two persons"
+        )
+    few = "a DataFrame is paid for, and so few rows at epsilon 1 show nothing"
+    reasons["check_classifier_data_not_an_array"] = few
+    reasons["check_regressor_data_not_an_array"] = few
+    if isinstance(estimator, PrivateClassifier):
+        reasons["check_classifiers_one_label_sample_weights"] = bounded
+        reasons["check_class_weight_classifiers"] = (
+            "thirty rows at epsilon 1 show no classes; weights need them inside the budget"
+        )
+    return reasons
+
+
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks([PrivateClassifier(**FAST), PrivateRegressor(**FAST)])
+@parametrize_with_checks(
+    [PrivateClassifier(**FAST), PrivateRegressor(**FAST)], expected_failed_checks=failing
+)
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     check(estimator)
 
@@ -110,7 +133,7 @@ def test_undeclared_facts_are_named(change: dict[str, Any], named: str) -> None:
 
 def test_undeclared_facts_come_in_one_warning() -> None:
     with pytest.warns(PrivacyWarning) as caught:
-        PrivateClassifier(**FAST).fit(FRAME[["kind"]], Y)
+        PrivateClassifier(**FAST, undeclared="take").fit(FRAME[["kind"]], Y)
     (warning,) = caught
     text = str(warning.message)
     assert "the values of 'kind'" in text
@@ -252,7 +275,7 @@ def test_tables() -> None:
     # Missing and unknown values are the middle.
     strange = pd.DataFrame({"age": [np.nan], "kind": ["never seen"]})
     assert np.isfinite(model.decision_function(strange)).all()
-    same = classifier(feature_bounds=(0, 100)).fit(
+    same = classifier(feature_bounds=(0, 100), undeclared="take").fit(
         FRAME.astype({"kind": pd.CategoricalDtype(["a", "b"])}), Y
     )
     np.testing.assert_array_equal(same.coef_, model.coef_)
@@ -341,7 +364,7 @@ def test_settings_that_are_wrong(change: dict[str, Any], message: str) -> None:
 )
 def test_tables_that_are_wrong(change: dict[str, Any], frame: Any, message: str) -> None:
     with pytest.raises(SordinoError, match=re.escape(message)):
-        classifier(**change).fit(frame, Y)
+        classifier(**change, undeclared="take").fit(frame, Y)
 
 
 @pytest.mark.parametrize(

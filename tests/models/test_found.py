@@ -33,6 +33,7 @@ from sordino.models._kinds import (
     Spline,
     found_from_json,
 )
+from sordino.models._prefix import prefix_noise
 from sordino.models._release import (
     NUMBER_CELLS,
     TableAnswer,
@@ -370,12 +371,24 @@ def test_bounds_of_the_target() -> None:
     answer = of_target(y.tolist())
     assert task_of(answer) == "regression"
     low, high = found_bounds(replace(answer, target="y as numbers"))
-    np.testing.assert_allclose([low, high], np.quantile(y, [1 / 200, 199 / 200]), rtol=0.05)
+    np.testing.assert_allclose([low, high], np.quantile(y, [1 / 200, 199 / 200]), rtol=0.25)
     # No value of a continuous target is frequent: as values there is nothing.
     with pytest.raises(SordinoError, match="neither numbers nor a text"):
         found_classes(answer)
     whole = of_target(np.random.default_rng(3).integers(0, 3000, 50_000).tolist())
     assert task_of(whole) == "regression"
+
+
+@pytest.mark.parametrize(("rows", "sigma"), [(5000, 10.0), (1000, 30.0), (1000, 45.0)])
+def test_bounds_of_the_target_are_never_far_off(rows: int, sigma: float) -> None:
+    """Where nobody is any more, running sums still wander, and must not look like people."""
+    y = np.random.default_rng(4).normal(100, 10, rows)
+    weights = np.bincount(number_cells(y), minlength=NUMBER_CELLS)
+    for seed in range(60):
+        noise = prefix_noise(NUMBER_CELLS, np.random.default_rng(seed))
+        bins = cut(weights + sigma * noise, number_edges(), sigma, 8)
+        assert 50 < bins.low < 110
+        assert 90 < bins.high < 200
 
 
 def test_targets_that_show_nothing() -> None:

@@ -134,7 +134,7 @@ def test_the_command_line_asks_and_checks(tmp_path: Path) -> None:
     refused(train(path, *take), "--unit user --one-row-per-person")
     refused(train(path, *people[:-1], "pateint"), "did you mean 'patient'?")
     assert [entry.name for entry in tmp_path.iterdir()] == ["t.csv"]  # nothing half-written
-    result = train(table(tmp_path, IDS), *people)
+    result = train(table(tmp_path, IDS), *people, "--undeclared", "take")
     assert result.exit_code == 0, result.output
     folder = tmp_path / "t-sordino"
     with np.load(folder / "model.npz", allow_pickle=False) as model:
@@ -158,9 +158,11 @@ def test_a_schema_cannot_make_ids_a_feature(tmp_path: Path) -> None:
     refused(train(path, *people, *named), "has people's ids")
     del columns["patient"]
     schema.write_text(json.dumps({"columns": columns, **public}))
-    assert train(path, *people, "--schema", str(schema)).exit_code == 0
-    stated = json.loads((tmp_path / "t-sordino" / "guarantee.json").read_text())
-    assert "was not checked" in " ".join(stated["notes"])
+    # With everything declared, and with people held out.
+    for more in (("--evaluate", "0"), ("--force",)):
+        assert train(path, *people, "--schema", str(schema), *more).exit_code == 0
+        stated = json.loads((tmp_path / "t-sordino" / "guarantee.json").read_text())
+        assert "was not checked" in " ".join(stated["notes"])
 
 
 def test_a_plan_for_people_says_what_it_rests_on() -> None:

@@ -214,9 +214,11 @@ class RawTable(Mapping[str, Cells]):
 
 
 def raw_frame(table: pd.DataFrame | ArrayLike) -> pd.DataFrame:
-    """The table itself, or an array with columns x0, x1 and so on."""
+    """The table with names that are text, or an array with columns x0, x1 and so on."""
     if hasattr(table, "columns"):
-        return table
+        if all(isinstance(name, str) for name in table.columns):
+            return table
+        return table.set_axis([str(name) for name in table.columns], axis=1)
     import pandas as pd
 
     array = np.asarray(table)

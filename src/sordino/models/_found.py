@@ -46,8 +46,8 @@ _RICH = 60.0
 # Bins hold at least so many sigma.
 _LEAST = 6.0
 # Beyond each end of a scale is one person in 200, but more than what noise alone adds up to where nobody
-# is (three standard deviations of a running sum), and at most a quarter.
-_END_SHARE, _END_NOISE, _MOST_BEYOND = 1 / 200, 10.0, 1 / 4
+# is (three standard deviations of a running sum), and fewer than half.
+_END_SHARE, _END_NOISE, _MOST_BEYOND = 1 / 200, 10.0, 0.4
 # A number is a class if its cell holds so many sigma; all of them together most of the numbers.
 _CLASS, _MOST_CLASSES, _OF_ALL = 10.0, 20, 0.9
 _LIKE_AN_ID = re.compile(r"(.*[_\W])?(id|uuid|guid|email|e-mail|phone)", re.IGNORECASE)
@@ -212,7 +212,8 @@ def found_schema(
             "enough people share; declare columns, or spend more on preprocessing"
         )
     formats = tuple(sorted((date_formats or {}).items()))
-    schema = Schema(used, decimal=decimal, date_formats=formats)
+    plain = all(isinstance(column, Numeric | Categorical) for column in used)
+    schema = Schema(used, decimal=decimal, date_formats=formats, by_cell=plain)
     return replace(schema, **dict(target or {})), facts  # type: ignore[arg-type]
 
 

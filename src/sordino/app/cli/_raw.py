@@ -11,6 +11,7 @@ from sordino._base.errors import SordinoError
 from sordino._base.types import Json
 from sordino.app.cli._console import new_table, out, say, show_plan
 from sordino.app.cli._raw_options import check_column
+from sordino.engine import Source
 from sordino.models import (
     CLASSES,
     REGRESSION,
@@ -21,6 +22,7 @@ from sordino.models import (
     read_cells,
 )
 from sordino.planning import Plan
+from sordino.privacy import person_ids
 from sordino.report import COVERED, NO_PRIVATE_DATA, Measured, ScoreTable
 
 if TYPE_CHECKING:
@@ -34,8 +36,15 @@ _MOST_SHOWN = 40
 class _Shown:
     """Shows the plan before a record is read, and what was found once it is paid for."""
 
+    source: Source | None = None
+
     def _on_plan(self, built: Plan) -> None:
         show_plan(built)
+
+    def _table_source(self, *_: object) -> Source:
+        # All of a file is the data set, whatever is left out of it here.
+        assert self.source is not None
+        return self.source
 
     def _on_found(self, found: Found, built: Plan) -> None:
         show_found(found, built)
@@ -58,8 +67,12 @@ def fit_raw(
     *,
     class_weight: str | None = None,
     person_column: str | None = None,
+    file: pd.DataFrame | None = None,
 ) -> PrivateClassifier | PrivateRegressor:
-    """A fitted estimator; for the task "auto" the release says which."""
+    """A fitted estimator; for the task "auto" the release says which.
+
+    `file` is the whole table, which a ledger knows the data set by, where `frame` is without some columns.
+    """
     X, y = frame.drop(columns=[target]), frame[target]
     declared = None if schema is None else schema
     classes = None if declared is None else declared.classes
@@ -73,6 +86,13 @@ def fit_raw(
     classifier = _RawClassifier(classes=classes, class_weight=weights, verbose=1, **settings)
     regressor = _RawRegressor(target_bounds=bounds, verbose=1, **settings)
     asker = regressor if kind == REGRESSION else classifier
+    whole = frame if file is None else file
+    asker.source = Source(
+        whole,
+        rows=len(whole) if person_column is None else None,
+        units=whole.drop(columns=[target]),
+        persons=None if person_column is None else person_ids(whole[person_column]),
+    )
     made = asker._table_run(
         X,
         y,
@@ -86,6 +106,7 @@ def fit_raw(
     if made is None:
         raise SordinoError("this table is fully declared; leave --undeclared out")
     model = classifier if made[0].found.task == CLASSES else regressor
+    asker.source = None  # it is the data
     model._keep_table(*made, y)
     model.target_ = target
     return model

@@ -189,6 +189,8 @@ def train(
             "one_row_per_person": one_row_per_person,
             "noise": noise,
             "checkpoint": str(checkpoint),
+            # What is not in the schema was taken from the table by now.
+            "undeclared": "take",
         }
         settings |= charged
         if test is not None:
@@ -241,7 +243,8 @@ def _train_raw(
     asked_for = None if about["one_row_per_person"] else person_column
     with spoken_warnings() as notes:
         target = target_of(asked.target, schema)
-        frame = raw.without(models.read_raw(file, raw.separator))
+        table = models.read_raw(file, raw.separator)
+        frame = raw.without(table)
         for name in (target, *(() if person_column is None else (person_column,))):
             check_column(frame, name)
         if schema is not None:
@@ -256,6 +259,7 @@ def _train_raw(
                 settings,
                 class_weight=raw.class_weight,
                 person_column=person_column,
+                file=table,
             )
             results = None if test is None else score_raw(model, test, target, raw.decimal)
             write_run(
