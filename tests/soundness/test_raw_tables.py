@@ -261,7 +261,7 @@ def test_nor_has_a_trials_score() -> None:
 
 @pytest.mark.parametrize("persons", [500, 5000, None])
 def test_a_task_that_the_release_settles_has_no_secret_batches(persons: int | None) -> None:
-    """Page 06, 14.5: of two plans whose curves cross, an outcome could choose the worse."""
+    """Of two plans whose curves cross, an outcome could choose the worse."""
     seen: list[Any] = []
 
     class EnoughError(Exception):
