@@ -10,6 +10,8 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -346,8 +348,11 @@ def test_fingerprints_tell_data_apart(ledger: Ledger, tmp_path: Path) -> None:
     assert len(set(found)) == len(found)
     elsewhere = Ledger.create(tmp_path / "other.ledger")
     assert elsewhere.fingerprint((X, X[:, 0])) != base
-    with pytest.raises(SordinoError, match="no fingerprint"):
-        ledger.fingerprint(np.array([object()], dtype=object))
+    # Whatever a cell holds: an error would tell of it.
+    odd = [Decimal("1.5"), date(2020, 1, 1), [1], {2}, 10**5000, b"\xff", "\udc80", object(), 1j]
+    each = [ledger.fingerprint(np.array([one, None], dtype=object)) for one in odd]
+    assert len(set(each)) == len(odd)
+    assert each[7] == ledger.fingerprint(np.array([object(), None], dtype=object))
 
 
 def test_sparse_data_has_a_fingerprint(ledger: Ledger) -> None:

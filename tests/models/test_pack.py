@@ -280,6 +280,8 @@ def test_undeclared_columns_are_said_to_be_outside(tmp_path: Path) -> None:
         "2",
         "--epochs",
         "1",
+        "--undeclared",
+        "take",
     ]
     assert CliRunner().invoke(app, command).exit_code == 0
     record = json.loads((tmp_path / "t-sordino" / "guarantee.json").read_text())
@@ -290,7 +292,7 @@ def test_undeclared_columns_are_said_to_be_outside(tmp_path: Path) -> None:
 def test_a_pack_of_python_says_what_was_taken_from_the_data(tmp_path: Path) -> None:
     """What nobody declared is never called declared, and stands in the notes."""
     model = PrivateClassifier(epsilon=2.0, epochs=1, feature_bounds={"age": (0, 90)})
-    model.fit(FRAME, ANSWER).report(tmp_path / "run")
+    model.set_params(undeclared="take").fit(FRAME, ANSWER).report(tmp_path / "run")
     record = json.loads((tmp_path / "run" / "guarantee.json").read_text())
     assert [column["source"][:8] for column in record["columns"]] == ["declared", "taken fr"]
     assert "classes" in record["notes"][0]

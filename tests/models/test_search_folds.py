@@ -150,7 +150,7 @@ def test_replacing_costs_more_noise_on_scores(seen: dict[str, Any]) -> None:
 def test_a_class_that_a_fold_does_not_have() -> None:
     """Classes that are not declared are those of all rows in every fold, and what is said is said once."""
     labels = np.where(np.arange(ROWS) == 5, "rare", np.where(Y == 1, "yes", "no"))
-    base = PrivateClassifier(feature_bounds=(-1, 1), epochs=2)
+    base = PrivateClassifier(feature_bounds=(-1, 1), epochs=2, undeclared="take")
     found = searching(estimator=base, scoring="balanced_accuracy").fit(pd.DataFrame(X), labels)
     assert found.classes_.tolist() == ["no", "rare", "yes"]
 

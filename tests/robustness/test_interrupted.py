@@ -35,7 +35,17 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(table: Path, out: Path, *options: str) -> list[str]:
     facts = table.with_name("facts.json")
-    given = ["--schema", str(facts), "--epsilon", "1", "--out", str(out), *options]
+    given = [
+        "--schema",
+        str(facts),
+        "--epsilon",
+        "1",
+        "--evaluate",
+        "0",
+        "--out",
+        str(out),
+        *options,
+    ]
     return ["train", str(table), *given]
 
 

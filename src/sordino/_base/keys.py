@@ -39,6 +39,7 @@ MEANINGS = {
     "settings": "the driver, microbatches, evaluation or callbacks",
     "program": "the loss, the optimizer, the regularizer or the code",
     "environment": "the versions of the software, the processor or the number of its cores",
+    "source": "the table, how it is read, or what else is asked of it",
 }
 
 

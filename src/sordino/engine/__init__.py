@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from sordino.engine._train import RUNNERS as RUNNERS
     from sordino.engine._train import Result as Result
     from sordino.engine._train import Snapshot as Snapshot
+    from sordino.engine._train import hold_source as hold_source
     from sordino.engine._train import query_key as query_key
     from sordino.engine._train import refuse_others as refuse_others
     from sordino.engine._train import train as train

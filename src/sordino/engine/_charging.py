@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from sordino._base.errors import PrivacyWarning, SordinoError
-from sordino._base.keys import Identity
+from sordino._base.keys import Identity, RunKey
 from sordino._base.types import PyTree
+from sordino.engine.ledger._fingerprints import data_fingerprint
 from sordino.engine.ledger._ledger import Ledger
 from sordino.engine.ledger._marks import ROWS, Marks
 from sordino.engine.ledger._records import REFUSE, Chargeable
@@ -35,6 +38,8 @@ class Source:
       units: its rows without the labels: what a part of it is known by.
       persons: the canonical id of each row's person (None: nobody), if there are persons.
       parts: "refuse" a run on a part of the data set, or "charge" it like one on all of it.
+      questions: what was asked of it besides training, and how it was read for that, in words that differ
+        wherever an answer may. No ledger knows the data by it; a run that is repeated must.
     """
 
     data: PyTree
@@ -44,6 +49,17 @@ class Source:
     units: PyTree | None = None
     persons: Iterable[object] | None = None
     parts: str = REFUSE
+    questions: str = ""
+    _digests: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def digest(self, key: RunKey) -> str:
+        """Of all that other queries were asked of, for a run's identity."""
+        if key.identity not in self._digests:
+            parts = self.data if isinstance(self.data, tuple) else (self.data,)
+            self._digests[key.identity] = data_fingerprint(
+                (*parts, *self.also, np.array(self.questions)), key.derive("description/source")
+            )
+        return self._digests[key.identity]
 
     def marks(self, ledger: Ledger, dataset: str) -> Marks | None:
         """By what the ledger knows the data set, or would get to know it by."""

@@ -35,12 +35,18 @@ from sordino._base.registry import Registry
 from sordino._base.types import PyTree
 from sordino.engine._adaptive import AdaptiveRun, FilteredRun, NoiseRule
 from sordino.engine._charging import LedgerAccount, Source
-from sordino.engine._checkpoint import SECONDS, HeldKey, Metrics, Recovery, forget
-from sordino.engine._description import describe
+from sordino.engine._checkpoint import (
+    SECONDS,
+    HeldKey,
+    Metrics,
+    Recovery,
+    forget,
+    read_checkpoint,
+)
+from sordino.engine._description import check_same, describe
 from sordino.engine._people import PERSON_POWER
 from sordino.engine._run import TrainingRun
 from sordino.engine._stepper import Loss, Optimizer, Penalty
-from sordino.engine.ledger._fingerprints import data_fingerprint
 from sordino.engine.ledger._ledger import Ledger
 from sordino.parts.schedules import AdaptiveBudget
 from sordino.planning import Plan, Query
@@ -323,8 +329,23 @@ def _source_digest(source: Source | None, key: RunKey) -> str:
             "a run that may be repeated must know what its other queries were asked of; give it as "
             "identified_by"
         )
-    parts = source.data if isinstance(source.data, tuple) else (source.data,)
-    return data_fingerprint((*parts, *source.also), key.derive("description/source"))
+    return source.digest(key)
+
+
+def hold_source(held: HeldKey, source: Source, checkpoint: str | Path | None = None) -> None:
+    """Before other queries are asked with a key: refuse to ask anything else than was asked with it before.
+
+    Their noise is a function of the key, so that even a word about another answer would tell too much.
+    """
+    if held.key.insecure or not (held.given or checkpoint is not None):
+        return
+    asked = {"source": source.digest(held.key)}
+    if checkpoint is not None and Path(checkpoint).exists():
+        known = read_checkpoint(Path(checkpoint), held.key).identity
+        found = {"source": known.get("source", "")}
+        check_same(found, asked, f"the checkpoint {str(checkpoint)!r}")
+    own = RunKey(held.key.derive("source"))
+    own.claim(asked, store=KeyStore() if held.lasts else None)
 
 
 def check_runners(plan: Plan, elsewhere: Sequence[str] = ()) -> None:

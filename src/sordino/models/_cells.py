@@ -215,12 +215,12 @@ class RawTable(Mapping[str, Cells]):
 
 def raw_frame(table: pd.DataFrame | ArrayLike) -> pd.DataFrame:
     """The table with names that are text, or an array with columns x0, x1 and so on."""
-    if hasattr(table, "columns"):
+    import pandas as pd
+
+    if isinstance(table, pd.DataFrame):
         if all(isinstance(name, str) for name in table.columns):
             return table
         return table.set_axis([str(name) for name in table.columns], axis=1)
-    import pandas as pd
-
     array = np.asarray(table)
     if array.ndim != 2:
         raise SordinoError("a table has rows and columns; give a DataFrame or a 2-D array")

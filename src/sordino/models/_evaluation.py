@@ -31,7 +31,7 @@ from sordino._base.errors import (
 )
 from sordino._base.keys import RunKey
 from sordino._base.types import Json
-from sordino.models._prefix import prefix_noise
+from sordino.models._prefix import prefix_noise, rounded_off
 from sordino.models._schema import Value
 from sordino.planning import Evaluation
 
@@ -335,8 +335,12 @@ def _released(
     task = REGRESSION if query.task == REGRESSION else CLASSES
     answer = EvaluationAnswer(task, query.sigma, query.cells, {}, **facts)  # type: ignore[arg-type]
     noisy = {
-        name: part
-        + answer.sigma_of(name) * part_noise(name, part.shape, key.generator(f"evaluation/{name}"))
+        name: rounded_off(
+            part
+            + answer.sigma_of(name)
+            * part_noise(name, part.shape, key.generator(f"evaluation/{name}")),
+            query.sigma,
+        )
         for name, part in parts.items()
     }
     return EvaluationAnswer(task, query.sigma, query.cells, noisy, **facts)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ sigma for 3,841 cells, where independent noise would add up to 62 (papers/06, se
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from scipy.signal import fftconvolve
 
 Array = NDArray[np.float64]
+# Released numbers are multiples of sigma times about this: their last bits say nothing.
+_RELEASED_BITS = 20
 
 
 @lru_cache(maxsize=16)
@@ -42,6 +45,14 @@ def prefix_noise(cells: int, rng: np.random.Generator, draws: tuple[int, ...] = 
     z = rng.standard_normal((*draws, cells))
     inverse = inverse.reshape((1,) * len(draws) + (cells,))
     return np.asarray(norms * fftconvolve(z, inverse, axes=-1)[..., :cells])
+
+
+def rounded_off(noisy: Array, sigma: float) -> Array:
+    """Noisy numbers without the bits in which a float's own grid would show what the noise is added to."""
+    if not sigma:
+        return noisy  # of no noise
+    unit = 2.0 ** (math.floor(math.log2(sigma)) - _RELEASED_BITS)
+    return np.asarray(np.floor(noisy / unit) * unit)
 
 
 def prefix_error(cells: int) -> Array:

@@ -24,7 +24,15 @@ from numpy.typing import ArrayLike, NDArray
 from sordino._base.errors import SordinoError, require_choice, require_fraction, shown
 from sordino._base.keys import RunKey
 from sordino._base.types import Json
-from sordino.engine import HeldKey, LedgerAccount, Result, Source, query_key, train
+from sordino.engine import (
+    HeldKey,
+    LedgerAccount,
+    Result,
+    Source,
+    hold_source,
+    query_key,
+    train,
+)
 from sordino.engine.ledger import Ledger
 from sordino.models._cells import Cells, RawTable, read_cells
 from sordino.models._checks import Features
@@ -146,7 +154,8 @@ class RawRecords:
 
     def columns(self, facts: TableFacts) -> Mapping[str, Cells]:
         """The features, and the target as it is asked for."""
-        target = self.target if facts.task == REGRESSION else self.target.as_values()
+        known = facts.classes is not None or facts.task == REGRESSION
+        target = self.target if known else self.target.as_values()
         return ChainMap({facts.target: target, facts.numbers: self.target}, self.features)  # type: ignore[arg-type]
 
 
@@ -276,7 +285,7 @@ def find(
         trained = max(1, round(facts.persons * (1 - asked.evaluate)))
     answer = None
     if release is not None:
-        declared = {} if facts.classes is None else {facts.target: _words(facts.classes)}
+        declared = {} if facts.classes is None else {facts.target: facts.classes}
         answer = run_table_release(
             release,
             table.columns(facts),
@@ -295,7 +304,10 @@ def find(
     if task == CLASSES:
         if answer is not None and facts.asks_target:
             found, counts = found_classes(answer)
-            classes = found if classes is None else classes
+            if classes is None:
+                classes = found
+            else:  # in their own order
+                counts = np.array([weight for _, weight in answer[facts.target].values])
         bounds = None
     else:
         classes = None
@@ -484,12 +496,17 @@ def fit_table(
     tasks = (CLASSES, REGRESSION) if facts.task == AUTO else (facts.task,)
     release, evaluation = asked.queries(facts, tasks[0])
     beside = [query for query in (release, evaluation) if query is not None]
-    persons = None if asked.evaluate else facts.persons
+    # Of a task that the release settles there are two plans. With secret batches their curves could cross,
+    # and who sees the release before one is taken could have the worse of both (papers/06, section 3.6).
+    persons = None if asked.evaluate or facts.task == AUTO else facts.persons
     plans = {each: plan_for(each, persons, beside) for each in tasks}
     if on_plan is not None:
         on_plan(plans[tasks[0]])
+    source = replace(source, questions=_questions(table, facts, asked, class_weight, intercept))
+    if beside:
+        hold_source(key, source, train_options.get("checkpoint"))
     trained, held = apart(table, key.key, asked.evaluate)
-    refusal: SordinoError | None = None
+    refusal: Exception | None = None
     try:
         found = find(facts, asked, release, trained, key.key)
         preparation = RowPreparation.for_schema(found.schema, intercept)
@@ -500,7 +517,8 @@ def fit_table(
         rate = rate_for(plan, loss, rows.shape[1])
         if rate is not None:
             plan = plan.with_update(learning_rate=rate)
-    except SordinoError as error:
+        start = np.zeros(loss.parameter_shape(rows.shape[1]), np.float32)
+    except Exception as error:
         refusal = error
     if refusal is not None:
         # What it says follows from the release, which is thereby out and has to be paid for. Where the
@@ -510,7 +528,6 @@ def fit_table(
             account.charge(plans[tasks[0]], key.key.identity, None)
             account.close(key.key.identity)
         raise refusal
-    start = np.zeros(loss.parameter_shape(rows.shape[1]), np.float32)
     result = train(
         plan,
         loss,
@@ -535,6 +552,14 @@ def fit_table(
     if held is None or evaluation is None:
         return run, None
     return run, HeldOut(held, evaluation, key.key, unit)
+
+
+def _questions(
+    table: RawRecords, facts: TableFacts, asked: Asked, class_weight: object, intercept: bool
+) -> str:
+    """All that decides, beside the table and the key, what a release and an evaluation answer."""
+    read = (table.features.decimal, sorted(table.features.date_formats.items()))
+    return repr((facts, asked, read, class_weight, intercept))
 
 
 def _weights_of(

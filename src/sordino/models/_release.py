@@ -27,7 +27,7 @@ from sordino._base.errors import DAMAGE, SordinoError, nearest, shown
 from sordino._base.keys import RunKey
 from sordino._base.types import Json
 from sordino.models._cells import Array, Cells, Codes
-from sordino.models._prefix import _series, prefix_noise
+from sordino.models._prefix import _series, prefix_noise, rounded_off
 from sordino.models._schema import Value
 from sordino.planning import TableRelease
 
@@ -39,8 +39,6 @@ NUMBER_CELLS = 2 * _SIDE + 1
 FIRST_DAY, DATE_CELLS = -25_567, 73_049
 # Weights are multiples of this, so that their sums are exact in any order, and never above 1.
 _WEIGHT_UNIT = 2.0**-30
-# Released numbers are multiples of sigma times about this: their last bits say nothing.
-_RELEASED_BITS = 20
 # A kind must be this many standard deviations of its noise, and this share of what is not missing.
 _SURE, _MOST, _DOUBT = 6.0, 0.9, 2.0
 
@@ -322,10 +320,8 @@ def run_table_release(
 
 
 def _noised(clean: Parts, sigma: float, threshold: float, key: RunKey, name: str) -> Parts:
-    unit = 2.0 ** (math.floor(math.log2(sigma)) - _RELEASED_BITS)
-
     def released(weights: Array, noise: Array) -> Array:
-        return np.asarray(np.floor((weights + sigma * noise) / unit) * unit)
+        return rounded_off(weights + sigma * noise, sigma)
 
     def ordered(part: str, weights: Array) -> Array:
         if not len(weights):

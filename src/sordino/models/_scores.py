@@ -29,6 +29,7 @@ from sordino._base.keys import RunKey
 from sordino.models._checks import Features, Labels, Rows
 from sordino.models._evaluation import run_evaluation
 from sordino.models._linear import Public, public_pair
+from sordino.models._prefix import rounded_off
 from sordino.planning import Evaluation
 from sordino.privacy import person_ids
 
@@ -94,8 +95,8 @@ class NoisyScore:
                 error = (np.clip(predicted, low, high) - np.clip(self.y, low, high)) / (high - low)
                 values = 1 - np.clip(error, -1.0, 1.0) ** 2
             values = np.where(np.isfinite(values), values, 0.0)
-        noisy = float(values.sum()) + self.std * float(self.draw.standard_normal())
-        return noisy / len(self.y)
+        noisy = np.asarray(values.sum() + self.std * self.draw.standard_normal())
+        return float(rounded_off(noisy, self.std)) / len(self.y)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sordino._base.errors import SordinoError, nearest, require_choice, require_count
 from sordino._base.types import Json
 from sordino.engine import HeldKey, Source, compilation_cache
-from sordino.models._cells import RawTable
+from sordino.engine.ledger import cell_words
 from sordino.models._checks import Features
 from sordino.models._defaults import STEPS_PER_EPOCH, choose_learning_rate, choose_settings
 from sordino.models._found import FEATURES
@@ -26,7 +25,6 @@ from sordino.models._private_fit import (
     Asked,
     Found,
     HeldOut,
-    RawRecords,
     Run,
     TableFacts,
     class_weights,
@@ -41,8 +39,8 @@ from sordino.planning import Plan, Query
 from sordino.planning.recipes import recipe_named
 from sordino.privacy import ADJACENCIES, FIT, ROW, Adjacency, Unit, require_one_row
 
-# Of hashes of rows.
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(eq=False, repr=False)
@@ -170,7 +168,7 @@ class TableLinear(PrivateLinear):
             raise SordinoError("give random_state or run_key, not both")
         key = HeldKey.of(self.checkpoint, self.run_key, seed)
         if self.ledger is None:
-            note_fit(hashed_rows(table.features), stacklevel=4)
+            note_fit(hashed_rows(table.features.frame), stacklevel=4)
         self._warn([], seeded=seed is not None, stacklevel=4)
         about: Json = {"adjacency": asked.adjacency, "unit": unit, "delta": asked.delta}
         with compilation_cache():
@@ -181,7 +179,14 @@ class TableLinear(PrivateLinear):
                 plan_for=partial(self._open_plan, **about),
                 rate_for=self._rate,
                 key=key,
-                source=self._table_source(X, y, groups, sample_weight, table),
+                source=self._table_source(
+                    X,
+                    y,
+                    groups,
+                    sample_weight,
+                    facts.persons if table.ids is None else None,
+                    None if table.ids is None else table.ids.tolist(),
+                ),
                 class_weight=class_weight,
                 intercept=bool(self.fit_intercept),
                 unit=unit,
@@ -272,19 +277,25 @@ class TableLinear(PrivateLinear):
         return choose_learning_rate(built, loss, columns) if rate is None else float(rate)
 
     def _table_source(
-        self, X: Features, y: ArrayLike, groups: object, weights: object, table: RawRecords
+        self,
+        X: Features,
+        y: ArrayLike,
+        groups: object,
+        weights: object,
+        rows: int | None,
+        persons: Sequence[str | None] | None,
     ) -> Source:
-        """What a ledger, and a run that goes on, know a raw table by."""
+        """What a ledger, and a run that goes on, know a raw table by; `rows` only where they are public."""
         more = tuple(
             part for part in (groups, weights) if part is not None and not isinstance(part, str)
         )
         return Source(
             (X, y, *more),
             also=(X,),
-            rows=table.rows if table.ids is None else None,
+            rows=rows,
             pins=False,
             units=X,
-            persons=table.ids,
+            persons=persons,
             parts=self.parts,
         )
 
@@ -303,20 +314,10 @@ class TableLinear(PrivateLinear):
         raise NotImplementedError
 
 
-def hashed_rows(table: RawTable) -> NDArray[np.float32]:
-    """A few numbers that stand for each row, to notice rows that come again."""
-    words = np.zeros(table.rows, np.uint64)
-    for cells in table.values():
-        for numbers in (cells.numbers, cells.days):
-            words *= _FACTOR
-            if numbers is not None:
-                words ^= np.where(np.isnan(numbers), 0.0, numbers + 0.0).view(np.uint64)
-        if cells.codes is not None:
-            digests = (blake2b(word.encode(), digest_size=8) for word in cells.vocabulary)
-            known = np.array([int.from_bytes(d.digest(), "big") for d in digests] + [0], np.uint64)
-            words ^= known[cells.codes]
-        words ^= words >> np.uint64(29)
-    return words[:, None].view(np.float32)
+def hashed_rows(frame: pd.DataFrame) -> NDArray[np.float32]:
+    """Numbers that stand for each row, to notice rows that come again; no cell is an error."""
+    blocks = [words.view(np.float32) for words in cell_words(frame)]
+    return np.concatenate(blocks) if blocks else np.zeros((0, 2), np.float32)
 
 
 def _column_of(groups: object) -> str | None:

@@ -96,14 +96,15 @@ def person_ids(values: ArrayLike) -> NDArray[np.object_]:
     known: dict[tuple[type, object], str | None] = {}
     found = np.empty(len(_ids(values)), object)
     for i, value in enumerate(_cells(values)):
-        # 7 and True are equal keys of a dict, and not the same id.
+        if type(value) not in (str, int, float):
+            # Such as Decimal("7.1") and Decimal("7.10"): equal, and of two spellings.
+            found[i] = _person_id(value)
+            continue
+        # 7 and 7.0 are equal keys of a dict: alike here, but not in a column of types.
         key = (type(value), value)
-        try:
-            found[i] = known[key]
-        except (KeyError, TypeError):
-            found[i] = one = _person_id(value)
-            if one is not None:
-                known[key] = one
+        if key not in known:
+            known[key] = _person_id(value)
+        found[i] = known[key]
     return found
 
 

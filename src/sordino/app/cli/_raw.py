@@ -89,7 +89,7 @@ def fit_raw(
     whole = frame if file is None else file
     asker.source = Source(
         whole,
-        rows=len(whole) if person_column is None else None,
+        rows=None if person_column is not None or declared is None else declared.examples,
         units=whole.drop(columns=[target]),
         persons=None if person_column is None else person_ids(whole[person_column]),
     )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sordino.engine.ledger._ledger import Ledger as Ledger
     from sordino.engine.ledger._ledger import Status as Status
     from sordino.engine.ledger._ledger import Verified as Verified
+    from sordino.engine.ledger._marks import cell_words as cell_words
     from sordino.engine.ledger._records import REFUSE as REFUSE
     from sordino.engine.ledger._records import Chargeable as Chargeable
     from sordino.engine.ledger._records import Dataset as Dataset

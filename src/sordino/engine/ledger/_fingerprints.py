@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino._base.errors import SordinoError
 from sordino._base.types import PyTree
 
 _BLOCK = 1 << 22
 _SIZE = 16
+# Of these, what a cell is called is all that it is: times, decimal numbers, and pandas' NA and times.
+_WRITTEN = ("datetime", "decimal", "fractions", "pandas", "uuid")
 
 
 def data_fingerprint(data: PyTree, key: bytes) -> str:
@@ -71,10 +72,13 @@ def _array(array: NDArray[np.generic]) -> Iterator[bytes | memoryview]:
 
 
 def _value(value: object) -> bytes:
-    if isinstance(value, (str, bytes, bool, int, float, type(None), np.generic)):
-        return f"{type(value).__name__} {value!r}".encode("utf-8", "surrogatepass")
-    if type(value).__module__.startswith("pandas"):  # NA, NaT and time stamps
-        return f"{type(value).__name__} {value!r}".encode()
-    raise SordinoError(
-        f"data of type {type(value).__name__!r} has no fingerprint; use arrays of numbers or text"
-    )
+    """Of any cell, and never an error: what no reading knows is told by its type alone."""
+    kind = type(value)
+    if isinstance(value, (str, bytes, bool, int, float, type(None), np.generic)) or (
+        kind.__module__.partition(".")[0] in _WRITTEN or kind is complex
+    ):
+        try:
+            return f"{kind.__name__} {value!r}".encode("utf-8", "surrogatepass")
+        except ValueError:  # a number of too many digits to be written
+            return f"{kind.__name__} {value:x}".encode()
+    return kind.__name__.encode()

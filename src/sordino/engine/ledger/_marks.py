@@ -75,6 +75,15 @@ def _hash(piece: bytes | memoryview, key: bytes, use: bytes) -> bytes:
 
 def _rows(table: Any) -> Iterator[bytes | memoryview]:
     """Each row as bytes, eight for a cell."""
+    for cells in cell_words(table):
+        whole = memoryview(cells.tobytes())
+        size = _SIZE * cells.shape[1]
+        for begin in range(0, whole.nbytes, size):
+            yield whole[begin : begin + size]
+
+
+def cell_words(table: Any) -> Iterator[NDArray[np.uint64]]:
+    """Eight bytes for each cell, in blocks (rows, columns); nothing that a cell holds is an error."""
     if not hasattr(table, "columns") and not hasattr(table, "tocsr"):
         table = np.asarray(table)
         table = table.reshape(len(table), -1)
@@ -89,10 +98,7 @@ def _rows(table: Any) -> Iterator[bytes | memoryview]:
             if hasattr(block, "iloc")
             else list(block.T)
         )
-        cells = np.column_stack([_cells(column) for column in columns])
-        whole = memoryview(np.ascontiguousarray(cells).tobytes())
-        for begin in range(0, whole.nbytes, _SIZE * width):
-            yield whole[begin : begin + _SIZE * width]
+        yield np.ascontiguousarray(np.column_stack([_cells(column) for column in columns]))
 
 
 def _cells(column: NDArray[Any]) -> NDArray[np.uint64]:
@@ -106,7 +112,10 @@ def _cells(column: NDArray[Any]) -> NDArray[np.uint64]:
         return column.view(np.int64).view(np.uint64)
     import pandas as pd
 
-    codes, known = pd.factorize(column.astype(object))
+    try:
+        codes, known = pd.factorize(column.astype(object))
+    except (TypeError, ArithmeticError):  # a cell that cannot be compared, such as a list
+        return np.array([_word(cell) for cell in column.astype(object)], np.uint64)
     words = np.array([*map(_word, known), _word(float("nan"))], np.uint64)
     return np.asarray(words[codes])  # missing cells have code -1
 
@@ -117,5 +126,9 @@ def _word(value: Any) -> int:
     try:
         return int(_cells(np.array([np.nan if missing else float(value)], np.float64))[0])
     except (TypeError, ValueError, OverflowError):
-        text = str(value).encode("utf-8", "surrogatepass")
-        return int.from_bytes(hashlib.blake2b(text, digest_size=_SIZE).digest(), "little")
+        try:
+            text = str(value)
+        except ValueError:  # a number of too many digits to be written
+            text = f"{value:x}"
+        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_SIZE).digest()
+        return int.from_bytes(digest, "little")
