@@ -239,8 +239,9 @@ def test_a_file_that_is_not_recorded_is_not_of_the_pack(folder: Path) -> None:
         verify_pack(folder)
 
 
+@pytest.mark.parametrize("share", ["0", "0.1"])
 def test_the_command_and_python_write_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    share: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[Any] = []
     write_run = _train.write_run
@@ -253,10 +254,11 @@ def test_the_command_and_python_write_the_same_bytes(
     FRAME.assign(old=ANSWER).to_csv(tmp_path / "t.csv", index=False)
     (tmp_path / "facts.json").write_text(json.dumps(FACTS))
     command = ["train", tmp_path / "t.csv", "--schema", tmp_path / "facts.json", "--epochs", 1]
-    done = CliRunner().invoke(app, [str(one) for one in [*command, "--epsilon", 2]])
+    command += ["--epsilon", 2, "--evaluate", share]
+    done = CliRunner().invoke(app, [str(one) for one in command])
     assert done.exit_code == 0, done.output
     model, about = kept
-    assert about.pop("declared")
+    assert about.pop("declared", True)
     model.report(tmp_path / "again", **about)
     model.save(tmp_path / "alone.npz", target="old")
     first, second = tmp_path / "t-sordino", tmp_path / "again"

@@ -18,7 +18,7 @@ from sordino.engine.ledger import Ledger
 from sordino.models import PrivateClassifier, PrivateRegressor
 from sordino.models import _private_fit as private_fit
 from sordino.models._evaluation import run_evaluation
-from sordino.models._private_fit import AUTO, Asked, Facts
+from sordino.models._private_fit import AUTO, Asked, TableFacts
 from sordino.models._scores import NoisyScore
 from sordino.planning import Evaluation
 from sordino.privacy import Adjacency, person_ids
@@ -186,7 +186,7 @@ def test_what_class_weights_tell_of_the_classes_found_is_paid_for(tmp_path: Path
     assert about["ledger"].status("d").epsilon > 4
     with pytest.raises(SordinoError, match="budget") as refused:
         weighted.fit(X, y)
-    assert refused.value.__suppress_context__
+    assert refused.value.__context__ is None  # and nothing is said that was not paid for
     assert "rare" not in str(refused.value)
 
 
@@ -276,7 +276,7 @@ def test_a_task_that_the_release_settles_has_no_secret_batches(persons: int | No
             raise EnoughError
         return seen[-1]
 
-    facts = Facts(names=("a",), declared={}, target="t", persons=persons, task=AUTO)
+    facts = TableFacts(names=("a",), declared={}, target="t", persons=persons, task=AUTO)
     asked = Asked(epsilon=1, delta=1e-5, adjacency="zero-out")
     arguments: dict[str, Callable[..., Any] | Any] = {
         "plan_for": noted,
