@@ -13,7 +13,7 @@ import pytest
 from sklearn.base import clone
 
 from sordino import Ledger, PrivateClassifier, PrivateRegressor, PrivateSearch
-from sordino._base.errors import SordinoError
+from sordino._base.errors import PrivacyWarning, SordinoError
 from sordino._base.keys import RunKey
 from sordino.models import _scores as scores
 from sordino.models._scores import FoldPrices, folds_of, owners_of
@@ -175,6 +175,34 @@ def test_what_folds_are_not_for() -> None:
         searching(folds=1).fit(X, Y)
     with pytest.raises(SordinoError, match="scoring by a function"):
         searching(scoring=lambda *_: 0.0).fit(X, Y)
+
+
+@pytest.mark.parametrize("method", ["folds", "composition", "random-stopping"])
+def test_a_search_does_not_pay_for_what_is_not_declared(method: str, tmp_path: Path) -> None:
+    """Page 06, 7: no trial may find facts of its own inside its share of the price."""
+    ledger = Ledger.create(tmp_path / "a.ledger")
+    ledger.add_dataset("people", epsilon=9.0, delta=1e-4)
+    account = {"ledger": ledger, "dataset": "people", "method": method}
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    for change, words in (
+        ({"examples": None}, r"not declared: the number of rows \(examples=\.\.\.\); declare it"),
+        ({"undeclared": "pay"}, "leave undeclared='pay' out"),
+        ({"evaluate": 0.1}, "evaluate is for single fits on raw tables"),
+        ({"class_weight": "balanced"}, "class_weight is for single fits on raw tables"),
+    ):
+        with pytest.raises(SordinoError, match=words):
+            searching(estimator=clone(BASE).set_params(**change), **account).fit(frame, Y)
+    for name, words in (
+        ("evaluate", "changes what a trial costs"),
+        ("undeclared", "changes what a trial costs"),
+        ("class_weight", "trains on what is declared"),
+    ):
+        with pytest.raises(SordinoError, match=words):
+            searching(space={name: [None]}, **account).fit(frame, Y)
+    assert ledger.reservations() == ()
+    with pytest.warns(PrivacyWarning, match="does not know"):
+        searching(**account).fit(frame, Y)
+    assert len(ledger.reservations()) == 1
 
 
 def test_what_may_show_a_text_is_in_no_search() -> None:

@@ -50,6 +50,7 @@ from sordino.engine import LedgerAccount, Source
 from sordino.engine.ledger import Ledger
 from sordino.models._checks import Features, Labels, discreetly
 from sordino.models._defaults import AUTO
+from sordino.models._inference import TAKE
 from sordino.models._linear import (
     DELTA_TIMES_ROWS,
     PrivateLinear,
@@ -62,6 +63,7 @@ from sordino.models._linear import (
     seed_of,
     source_of,
 )
+from sordino.models._private_fit import PAY
 from sordino.models._rehearsal import (
     Candidates,
     Distribution,
@@ -117,7 +119,12 @@ _NOT_SEARCHED = (
     "ledger",
     "dataset",
     "examples",
+    "undeclared",
+    "evaluate",
+    "preprocessing_share",
 )
+# What only fits on raw tables have; trials use what is declared, or taken from the data.
+_RAW = {"evaluate": 0.0, "class_weight": None}
 
 
 def _has(name: str) -> Callable[[PrivateSearch], bool]:
@@ -231,6 +238,12 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         if rehearsal is not None:
             space = members(self.param_distributions)
             targets, said = rehearsal.whole(X, y, space)
+            if said.undeclared and own["undeclared"] != TAKE and hasattr(X, "iloc"):
+                raise SordinoError(
+                    f"a search does not pay for what is not declared: {'; '.join(said.undeclared)}; "
+                    "declare it, or have it taken from the data, outside the guarantee, with "
+                    "undeclared='take'"
+                )
         else:
             targets = discreetly(lambda: column_or_1d(y, warn=True), "y", _NO_TARGETS)
         account = LedgerAccount.of(self.ledger, self.dataset, self._source(X, y, groups))
@@ -443,6 +456,15 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             raise SordinoError(
                 "a run key is for one run, and every trial is one; leave run_key out of the estimator"
             )
+        for name, usual in _RAW.items():
+            if settings.get(name, usual) != usual:
+                raise SordinoError(
+                    f"{name} is for single fits on raw tables; a search trains on what is declared"
+                )
+        if settings.get("undeclared") == PAY:
+            raise SordinoError(
+                "a search does not pay for what is not declared; declare it, and leave undeclared='pay' out"
+            )
         searched = self._searched(settings)
         stated: Json = {
             "adjacency": settings.get("adjacency") or "zero-out",
@@ -492,6 +514,10 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
                 raise SordinoError(f"{name} is not searched for: it changes what a trial costs")
             if name not in settings:
                 raise SordinoError(f"{type(self.estimator).__name__} has no parameter {name!r}")
+            if name in _RAW:
+                raise SordinoError(
+                    f"{name} is not searched for: a search trains on what is declared"
+                )
             if not isinstance(values, Distribution) and (
                 isinstance(values, str) or not length(values)
             ):
