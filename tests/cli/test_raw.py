@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 from sordino import Ledger, Plan
 from sordino.app.cli._main import app
+from sordino.engine._run import TrainingRun
 from sordino.models._folder import FILES
 
 FRAME = visits(2000)
@@ -279,3 +280,29 @@ def test_a_ledger_knows_the_file(known: str, tmp_path: Path) -> None:
     refused(run("train", other, *RAW, *charged, "--epsilon", 1), "other data")
     refused(run("train", path, *RAW, *charged, "--force"), "visits")  # what is left is too little
     assert len(ledger.reservations()) == 2
+
+
+def test_stopped_and_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same release, the same people held out, one charge; another command does not go on with it."""
+    path = write_csv(FRAME, tmp_path / "visits.csv")
+    ledger = Ledger.create(tmp_path / "a.ledger")
+    ledger.add_dataset("visits", epsilon=17.0, delta=1.2e-5, unit="person")
+    command = ("train", path, *RAW, "--ledger", ledger.path)
+
+    def stops(_: TrainingRun) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingRun, "advance", stops)
+        refused(run(*command), "the same command goes on", code=130)
+    assert not (tmp_path / "visits-sordino").exists()
+    refused(run(*command, "--class-weight", "balanced"), "was made with other inputs")
+    refused(run(*command, "--evaluate", 0.2), "was made with other inputs")
+    assert len(ledger.reservations()) == 1
+    result = done(*command, "--resume")
+    assert "going on with an interrupted run" in " ".join(result.output.split())
+    (paid,) = ledger.reservations()
+    assert paid.state == "released"
+    done("verify", tmp_path / "visits-sordino")
+    record = json.loads((tmp_path / "visits-sordino" / "guarantee.json").read_text())
+    assert record["ledger"] == {"dataset": "visits", "run": paid.run}
