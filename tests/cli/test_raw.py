@@ -253,9 +253,9 @@ def test_what_cannot_be_is_refused(more: list[str], words: str, tmp_path: Path) 
 @pytest.mark.parametrize("known", ["by its file", "by its persons", "not yet"])
 def test_a_ledger_knows_the_file(known: str, tmp_path: Path) -> None:
     """Charged once for all; the same file again is the same data, and another one is not."""
-    path = write_csv(FRAME, tmp_path / "visits.csv")
+    path = write_csv(FRAME, tmp_path / "visits.csv", ";" if known == "by its file" else ",")
     ledger = Ledger.create(tmp_path / "a.ledger")
-    add = ["ledger", "add", "visits", "--epsilon", 40, "--delta", 3e-5, "--unit", "person"]
+    add = ["ledger", "add", "visits", "--epsilon", 20, "--delta", 3e-5, "--unit", "person"]
     add += ["--ledger", ledger.path]
     if known != "not yet":
         add += ["--data", path]
@@ -273,11 +273,9 @@ def test_a_ledger_knows_the_file(known: str, tmp_path: Path) -> None:
     # Without a column, and as another format, it is the same data set still.
     done("train", path, *RAW, *charged, "--epsilon", 8, "--drop", "note", "--force")
     assert len(ledger.reservations()) == 2
-    other = write_csv(visits(300, seed=4), tmp_path / "other.csv")
-    if known == "by its persons":
-        frame = visits(300, seed=4)
-        frame[PERSON] = "Q" + frame[PERSON]
-        other = write_csv(frame, tmp_path / "other.csv")
+    frame = visits(300, seed=4)
+    frame[PERSON] = "Q" + frame[PERSON]
+    other = write_csv(frame, tmp_path / "other.csv")
     refused(run("train", other, *RAW, *charged, "--epsilon", 1), "other data")
     refused(run("train", path, *RAW, *charged, "--force"), "visits")  # what is left is too little
     assert len(ledger.reservations()) == 2

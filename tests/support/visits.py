@@ -52,7 +52,8 @@ def visits(patients: int = 1500, seed: int = 0) -> pd.DataFrame:
 def as_text(frame: pd.DataFrame) -> pd.DataFrame:
     """Every cell as a file of text has it."""
     text = frame.astype(object).where(frame.notna(), None)
-    text["seen"] = [day.date().isoformat() for day in frame["seen"]]
+    if "seen" in frame:
+        text["seen"] = [day.date().isoformat() for day in frame["seen"]]
     return pd.DataFrame(
         {
             name: pd.Series(

@@ -549,9 +549,11 @@ def fit_table(
         pairs = zip(found.classes, of_classes.tolist(), strict=True)
         named = {str(label): float(weight) for label, weight in pairs}
     run = Run(found, result, preparation, named, person_column)
-    if held is None or evaluation is None:
+    if held is None:
         return run, None
-    return run, HeldOut(held, evaluation, key.key, unit)
+    # As the plan has it, now that the task is known.
+    query = next(query for query in plan.queries if isinstance(query, Evaluation))
+    return run, HeldOut(held, query, key.key, unit)
 
 
 def _questions(

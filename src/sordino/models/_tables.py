@@ -35,7 +35,7 @@ DEMO_EXAMPLES = 37_887
 def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     """A CSV, TSV or Parquet file as a pandas DataFrame with at least one row.
 
-    Text is read as UTF-8; empty fields and the usual marks such as "NA" are missing values.
+    The separator of CSV is the one that is most in the header. Text is read as UTF-8; empty fields and the usual marks such as "NA" are missing values.
     """
     where, is_parquet = _known_table(path)
     frame = _read_parquet(where) if is_parquet else _read_csv(where)
@@ -46,6 +46,7 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
 
 # Separators that a header is searched for, the likelier first.
 SEPARATORS = (",", ";", "\t", "|")
+_LONGEST_HEADER = 1 << 24
 
 
 def read_raw(path: str | os.PathLike[str], separator: str | None = None) -> pd.DataFrame:
@@ -69,6 +70,11 @@ def read_raw(path: str | os.PathLike[str], separator: str | None = None) -> pd.D
     return _read_lines(where, data, separator)
 
 
+def separator_in(header: str) -> str:
+    """The separator that is most in a header; a comma where there is none."""
+    return max(SEPARATORS, key=re.sub(r'"[^"]*"?', "", header).count)
+
+
 def _read_lines(where: Path, data: bytes, separator: str | None) -> pd.DataFrame:
     import pandas as pd
 
@@ -81,8 +87,7 @@ def _read_lines(where: Path, data: bytes, separator: str | None) -> pd.DataFrame
             f"{str(where)!r} is not UTF-8 text ({error.reason}); save it as UTF-8"
         ) from None
     if separator is None:
-        unquoted = re.sub(r'"[^"]*"?', "", header)
-        separator = max(SEPARATORS, key=unquoted.count)
+        separator = separator_in(header)
     elif len(separator) != 1 or not separator.isascii() or separator in '"\n\r ':
         raise SordinoError(f"separator must be one character such as ',', got {shown(separator)}")
     names = next(csv.reader([header], delimiter=separator), [])
@@ -176,6 +181,9 @@ def _read_csv(where: Path) -> pd.DataFrame:
         return pd.read_csv(source, sep=separator, encoding="utf-8", **options)
 
     try:
+        if separator == ",":
+            with io.BytesIO(unpacked) if packed else where.open("rb") as file:
+                separator = separator_in(file.readline(_LONGEST_HEADER).decode("utf-8", "ignore"))
         # pandas renames a second "age" to "age.1", so names are read as a row first.
         head = read(header=None, nrows=1, dtype=str, keep_default_na=False)
         _check_names(where, [str(name) for name in head.iloc[0]])

@@ -34,6 +34,9 @@ def predict(
     out_file: Annotated[
         Path | None, typer.Option("--out", help="Default: <file>-predictions.csv, beside the file.")
     ] = None,
+    separator: Annotated[
+        str | None, typer.Option(help="Of a CSV file. Default: as the header shows.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier file.")] = False,
 ) -> None:
     """Predict the target for the rows of a table.
@@ -45,7 +48,12 @@ def predict(
         raise SordinoError(f"{str(where)!r} exists already; choose another --out or add --force")
 
     fitted, target = models.load_model(model)
-    frame = models.read_table(file)
+    schema = fitted.schema_
+    if schema is not None and (schema.reads_cells or separator is not None):
+        # As `sordino train` read its table: a row for each line, whatever is in it.
+        frame = models.read_raw(file, separator)
+    else:
+        frame = models.read_table(file)
     table = predictions(fitted, target, frame)
     write_atomically(where, table.to_csv(index=False))
     say(f"wrote {where}: {len(table):,} predictions")

@@ -102,8 +102,10 @@ def cell_words(table: Any) -> Iterator[NDArray[np.uint64]]:
 
 
 def _cells(column: NDArray[Any]) -> NDArray[np.uint64]:
-    """Eight bytes for each cell: numbers by value, all else by a digest."""
-    if column.dtype.kind in "biuf":
+    """Eight bytes for each cell: numbers by value, all else by a digest, as "True" is in a file."""
+    if column.dtype.kind == "b":
+        return np.where(column, _word("True"), _word("False")).astype(np.uint64)
+    if column.dtype.kind in "iuf":
         with np.errstate(all="ignore"):
             values = column.astype(np.float64) + 0.0  # one zero
         values[np.isnan(values)] = np.nan
@@ -123,6 +125,8 @@ def _cells(column: NDArray[Any]) -> NDArray[np.uint64]:
 def _word(value: Any) -> int:
     # A number is the same in a file and in an array, and so is a cell without one.
     missing = isinstance(value, str) and value.strip().lower() in _MISSING
+    if isinstance(value, bool | np.bool_):
+        value = str(value)
     try:
         return int(_cells(np.array([np.nan if missing else float(value)], np.float64))[0])
     except (TypeError, ValueError, OverflowError):
