@@ -613,7 +613,7 @@ def test_queries_asked_elsewhere(tmp_path: Path) -> None:
         plan, Logistic(), zero, (X, y), run_key=again, identified_by=raw, **options
     )
     np.testing.assert_array_equal(first.params, second.params)
-    with pytest.raises(sordino.SordinoError, match="the source"):
+    with pytest.raises(sordino.SordinoError, match="the table, how it is read"):
         sordino.train(plan, Logistic(), zero, (X, y), identified_by=raw + 1, **options)
 
 
@@ -638,6 +638,6 @@ def test_a_ledger_knows_the_rows_by_their_persons(tmp_path: Path) -> None:
     options: dict[str, Any] = {"ledger": ledger, "dataset": "visits"}
     sordino.train(plan, Logistic(), zero, (X, y), groups=whose, **options)
     other = np.where(whose == "p3", "p33", whose)
-    with pytest.raises(sordino.SordinoError, match="other data"):
+    with pytest.raises(sordino.SordinoError, match="knows more of 'visits'"):
         sordino.train(plan, Logistic(), zero, (X, y), groups=other, **options)
     assert ledger.dataset("visits").rows is None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino._base.errors import SordinoError
@@ -87,6 +87,7 @@ LISTED = st.sampled_from([cell for cell, _ in READINGS])
 ANY_CELL = LISTED | st.text(max_size=6) | st.floats() | st.integers()
 
 
+@settings(deadline=None)
 @given(st.lists(ANY_CELL, max_size=8))
 def test_no_cell_depends_on_another(column: list[Any]) -> None:
     with warnings.catch_warnings():
@@ -247,6 +248,7 @@ def test_no_line_of_a_file_changes_another(tmp_path: Path, line: bytes, cells: l
     assert listed(table["size"])[:2] + listed(table["size"])[3:] == [2.0, 3.0, 4.0, None]
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=12).filter(lambda line: b"\n" not in line), max_size=5))
 def test_any_bytes_are_lines(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
     path = tmp_path_factory.getbasetemp() / "any.csv"

@@ -105,6 +105,7 @@ def test_columns_of_one_value_and_of_nothing() -> None:
     assert bins.knots == (5.0, 5.125)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([0.1, 3.0, 1e4, 1e30]), st.integers(2, 32))
 def test_any_noise_makes_bins(seed: int, sigma: float, count: int) -> None:
     weights = np.random.default_rng(seed).normal(0, sigma, 300) + 10

@@ -47,6 +47,7 @@ KEY = RunKey.from_insecure_seed(0)
 # The grid.
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_cells_are_those_of_frexp(number: float) -> None:
     mantissa, exponent = math.frexp(abs(number))

@@ -375,6 +375,8 @@ def shadow_models(
     if available < 2:
         raise SordinoError("shadow models need at least 2 public rows")
     rng = np.random.default_rng(seed)
+    # What else the plan asks says nothing of these rows, and nobody asks it.
+    others = tuple(query.name for query in plan.others)
     models = []
     for i in range(count):
         # Other rows for other models; more than half of them would make the models too alike.
@@ -383,7 +385,7 @@ def shadow_models(
         own = None if seed is None else (seed << 20) + i
         data = tuple(array[rows] for array in arrays)
         # The rows are public: of whom they are does not matter.
-        stated = {"one_row_per_person": True, **training}
+        stated = {"one_row_per_person": True, "elsewhere": others, **training}
         trained = train(plan, loss, params, data, insecure_seed=own, **stated)
         models.append(trained.params)
     return models

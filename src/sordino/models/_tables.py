@@ -35,8 +35,8 @@ DEMO_EXAMPLES = 37_887
 def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     """A CSV, TSV or Parquet file as a pandas DataFrame with at least one row.
 
-    The separator of CSV is the one that is most in the header. Text is read as UTF-8; empty fields
-    and the usual marks such as "NA" are missing values.
+    The separator of CSV is the one that is most in the header. Text is read as UTF-8; empty fields and the
+    usual marks such as "NA" are missing values.
     """
     where, is_parquet = _known_table(path)
     frame = _read_parquet(where) if is_parquet else _read_csv(where)
