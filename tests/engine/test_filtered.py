@@ -216,3 +216,19 @@ def test_the_sum_is_made_after_it_is_paid() -> None:
     assert filtered.finished
     with pytest.raises(SordinoError, match="the budget of this run is spent"):
         filtered.advance()
+
+
+def test_a_run_with_a_rule_does_not_go_back() -> None:
+    """Another answer with the same noise row would put it around the same sum at another size."""
+    start = FilteredRun(
+        made(),
+        sordino.Logistic(),
+        START,
+        (X, y),
+        key=RunKey.from_insecure_seed(1),
+        noise_rule=lambda past: 1.0,
+    )
+    released = start.released()
+    start.advance()
+    with pytest.raises(SordinoError, match="cannot go on from where it was"):
+        start.restore(released)

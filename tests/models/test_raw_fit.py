@@ -571,3 +571,29 @@ def test_every_parameter_of_raw_tables_is_the_regressors_too() -> None:
     shared -= {"classes", "class_weight"}
     assert shared <= set(inspect.signature(PrivateRegressor).parameters)
     assert re.search("undeclared", PrivateClassifier.__doc__ or "")
+
+
+# ---- one estimator, several fits
+
+
+def test_nothing_of_an_earlier_fit_is_left(tmp_path: Path) -> None:
+    """A pack of the second fit would have listed the first one's columns and scores."""
+    model = PrivateClassifier(**SEEDED, evaluate=0.1).fit(X, Y, groups=PERSON)
+    found = ("columns_", "table_run_", "evaluation_")
+    assert all(hasattr(model, name) for name in found)
+    rng = np.random.default_rng(0)
+    declared = {"undeclared": "auto", "evaluate": 0.0, "classes": [0, 1], "examples": 400}
+    model.set_params(**declared, feature_bounds=(-1, 1))
+    rows = rng.uniform(-1, 1, (400, 2))
+    model.fit(rows, (rows[:, 0] > 0).astype(int))
+    assert not any(hasattr(model, name) for name in found)
+    model.report(tmp_path / "run")
+    files = {path.name for path in (tmp_path / "run").iterdir()}
+    assert not files & {"preprocessing.json", "evaluation.json", "schema.json"}
+
+
+def test_a_plan_of_persons_says_person() -> None:
+    model = PrivateClassifier(**SEEDED).fit(X, Y, groups=PERSON)
+    lines = dict(model.plan_.lines())
+    assert lines["contribution"].startswith("each person adds")
+    assert "person" in lines["population"]

@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -490,6 +490,12 @@ class FilteredRun(TrainingRun):
         facts = {"step": done, "relative noise": relative, "spent": self.spent}
         self.trace = (*self.trace, facts)
         return done
+
+    def restore(self, released: PublicState) -> NoReturn:
+        """Refused: another answer of the rule, with the same noise, would reveal a sum."""
+        raise SordinoError(
+            "a run with a noise rule cannot go on from where it was; make a new plan"
+        )
 
     def _relative(self, past: Past) -> float:
         answer = self._rule(past)

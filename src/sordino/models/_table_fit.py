@@ -27,13 +27,13 @@ from sordino.models._private_fit import (
     HeldOut,
     Run,
     TableFacts,
-    class_weights,
     evaluated,
     fit_table,
     losses_of,
     table_of,
 )
 from sordino.models._schema import Value
+from sordino.models._weights import class_weights
 from sordino.parts import LinearLoss
 from sordino.planning import Plan, Query
 from sordino.planning.recipes import recipe_named
@@ -41,6 +41,9 @@ from sordino.privacy import ADJACENCIES, FIT, ROW, Adjacency, Unit, require_one_
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# Fitted attributes that other fits do not have.
+_OF_TABLES = ("columns_", "table_run_", "evaluation_")
 
 
 @dataclass(eq=False, repr=False)
@@ -63,17 +66,15 @@ class TableLinear(PrivateLinear):
         y: ArrayLike,
         groups: ArrayLike | str | None,
         sample_weight: ArrayLike | None,
-        *,
-        task: str,
-        classes: tuple[Value, ...] | None = None,
-        bounds: tuple[float, float] | None = None,
-        class_weight: object = None,
-        public: object = None,
+        **about: Any,
     ) -> bool:
-        """Fit on a raw table, where that is asked for; False where all is declared, and nobody held out."""
-        made = self._table_run(
-            X, y, groups, sample_weight, task, classes, bounds, class_weight, public
-        )
+        """Fit on a raw table, where that is asked for; False where all is declared, and nobody held out.
+
+        `about` is what `_table_run` takes besides.
+        """
+        for name in _OF_TABLES:
+            self.__dict__.pop(name, None)  # of an earlier fit
+        made = self._table_run(X, y, groups, sample_weight, **about)
         if made is not None:
             self._keep_table(*made, y)
         return made is not None
@@ -84,6 +85,7 @@ class TableLinear(PrivateLinear):
         y: ArrayLike,
         groups: ArrayLike | str | None,
         sample_weight: ArrayLike | None,
+        *,
         task: str,
         classes: tuple[Value, ...] | None = None,
         bounds: tuple[float, float] | None = None,
@@ -240,7 +242,6 @@ class TableLinear(PrivateLinear):
         self.result_ = replace(result, guarantee=self.guarantee_)
         self.coef_, self.intercept_ = prepare.to_features(result.params, len(names))
         self._keep_target(run.found, y)
-        self.__dict__.pop("evaluation_", None)
         if held is not None:
             scores = self._scores(held.table.features.frame)
             self.evaluation_ = evaluated(held, scores, run.found).metrics()

@@ -450,7 +450,7 @@ class Plan:
             ),
             ("batches", population.describe()),
             ("asked besides", "; ".join(query.describe() for query in self.others)),
-            ("contribution", self.contribution.describe()),
+            ("contribution", self.contribution.describe().replace("example", self.guarantee.unit)),
             (
                 "noise",
                 f"{self.mechanism.describe()}; standard deviation {self.noise_multiplier:.5g} x the "
