@@ -12,7 +12,7 @@ score that is no number, a row of nobody) adds nothing, and nothing is said abou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -222,7 +222,8 @@ def run_evaluation(
         valid = np.isfinite(target) & np.isfinite(numbers)
         weight = _weights(valid, owners)
         part = _histogram((error_cells(error, query.cells),), weight, (query.cells,))[None]
-        return _released(query, key, {"errors": part}, bounds=limits, unit=unit)
+        empty = EvaluationAnswer(REGRESSION, query.sigma, query.cells, {}, bounds=limits, unit=unit)
+        return _released(empty, key, {"errors": part})
     known = tuple(_plain(value) for value in classes or ())
     count = len(known)
     if count < 2:
@@ -248,7 +249,10 @@ def run_evaluation(
             for task in tasks
         ]
     )
-    return _released(query, key, parts, classes=known, majority=majority, unit=unit)
+    empty = EvaluationAnswer(
+        CLASSES, query.sigma, query.cells, {}, known, majority=majority, unit=unit
+    )
+    return _released(empty, key, parts)
 
 
 def score_cells(probability: Array, cells: int) -> NDArray[np.int64]:
@@ -328,22 +332,13 @@ def _histogram(
     return np.asarray(total.reshape(shape) / _UNIT)
 
 
-def _released(
-    query: Evaluation, key: RunKey, parts: Mapping[str, Array], **facts: object
-) -> EvaluationAnswer:
+def _released(empty: EvaluationAnswer, key: RunKey, parts: Mapping[str, Array]) -> EvaluationAnswer:
     """The parts with their noise: the only way out of this module."""
-    task = REGRESSION if query.task == REGRESSION else CLASSES
-    answer = EvaluationAnswer(task, query.sigma, query.cells, {}, **facts)  # type: ignore[arg-type]
-    noisy = {
-        name: rounded_off(
-            part
-            + answer.sigma_of(name)
-            * part_noise(name, part.shape, key.generator(f"evaluation/{name}")),
-            query.sigma,
-        )
-        for name, part in parts.items()
-    }
-    return EvaluationAnswer(task, query.sigma, query.cells, noisy, **facts)  # type: ignore[arg-type]
+    noisy = {}
+    for name, part in parts.items():
+        noise = part_noise(name, part.shape, key.generator(f"evaluation/{name}"))
+        noisy[name] = rounded_off(part + empty.sigma_of(name) * noise, empty.sigma)
+    return replace(empty, weights=noisy)
 
 
 def part_noise(part: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:

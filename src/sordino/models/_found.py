@@ -164,7 +164,7 @@ def found_schema(
     bins: int = BINS,
     mu_train: float | None = None,
     declared: Mapping[str, Numeric | Categorical] | None = None,
-    target: Mapping[str, object] | None = None,
+    target: Json | None = None,
     decimal: str = ".",
     date_formats: Mapping[str, str] | None = None,
 ) -> tuple[Schema, list[ColumnFact]]:
@@ -214,7 +214,7 @@ def found_schema(
     formats = tuple(sorted((date_formats or {}).items()))
     plain = all(isinstance(column, Numeric | Categorical) for column in used)
     schema = Schema(used, decimal=decimal, date_formats=formats, by_cell=plain)
-    return replace(schema, **dict(target or {})), facts  # type: ignore[arg-type]
+    return replace(schema, **(target or {})), facts
 
 
 def _found(answer: TableAnswer, column: ColumnAnswer, features: str, bins: int) -> Found | None:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sordino._base.errors import SordinoError, require_choice, require_fraction, shown
+from sordino._base.errors import SordinoError, require_fraction
 from sordino._base.keys import RunKey
 from sordino._base.types import Json
 from sordino.engine import (
@@ -42,16 +42,13 @@ from sordino.models._inference import TAKE
 from sordino.models._release import TableAnswer, run_table_release
 from sordino.models._rows import RowPreparation
 from sordino.models._schema import Categorical, Numeric, Schema, Value
+from sordino.models._weights import bounded_weights, class_weights
 from sordino.parts import LeastSquares, LinearLoss, Logistic, Softmax
 from sordino.planning import Evaluation, Plan, Query, TableRelease
 from sordino.privacy import mu_of_budget_beside, person_ids
 
 PAY, REFUSE = "pay", "refuse"
 UNDECLARED = ("auto", PAY, REFUSE, TAKE)
-# Where nobody declared how many persons there are, delta must not tell it.
-DELTA = 1e-5
-# Of an epoch, as of declared batches.
-SLOTS = 20
 AUTO, CLASSES, REGRESSION = "auto", "classes", "regression"
 
 
@@ -195,22 +192,6 @@ def table_of(
     return RawRecords(features, target, ids, weights)
 
 
-def bounded_weights(
-    sample_weight: ArrayLike, bound: float | None, rows: int
-) -> NDArray[np.float64]:
-    """Weights of rows over their public bound, between 0 and 1; what is no number is 0."""
-    if bound is None or not (math.isfinite(bound) and bound > 0):
-        raise SordinoError(
-            "sample_weight needs weight_bound, the largest weight that a row may have, from public "
-            "knowledge"
-        )
-    cells = read_cells(sample_weight)
-    if len(cells) != rows:
-        raise SordinoError("there must be one sample_weight for each row of X")
-    numbers = np.zeros(rows) if cells.numbers is None else np.nan_to_num(cells.numbers)
-    return np.clip(numbers, 0.0, bound) / bound
-
-
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     """What a fit is asked for beside its training."""
@@ -344,51 +325,6 @@ def find(
 def declared_fact(column: Numeric | Categorical) -> ColumnFact:
     """What is said of a column whose description is public."""
     return ColumnFact(column.name, True, "its description is public", "declared", column.to_json())
-
-
-def _words(classes: Sequence[Value]) -> tuple[str, ...]:
-    """Declared classes as the texts that `Cells.as_values` has for them."""
-    cells = read_cells(list(classes), values=tuple(classes)).as_values()
-    codes = np.full(len(cells), -1) if cells.codes is None else cells.codes
-    return tuple(
-        str(value) if code < 0 else cells.vocabulary[code]
-        for value, code in zip(classes, codes.tolist(), strict=True)
-    )
-
-
-def class_weights(
-    given: object, classes: Sequence[Value], counts: NDArray[np.float64] | None, least: float
-) -> NDArray[np.float64] | None:
-    """The weight of each class, the largest 1; None for no weights.
-
-    "balanced": ``min n_c / n_c`` from the released counts, which are floored at max(1, sigma) (`least`).
-    """
-    if given is None:
-        return None
-    if isinstance(given, str):
-        require_choice("class_weight", given, ("balanced",))
-        if counts is None:
-            raise SordinoError("balanced class weights need the classes' counts")
-        floored = np.maximum(counts, max(1.0, least))
-        return np.asarray(np.clip(floored.min() / floored, 0.0, 1.0))
-    if not isinstance(given, Mapping):
-        raise SordinoError(
-            f"class_weight is 'balanced' or a dict of weights by class, got {shown(given)}"
-        )
-    known = dict(zip(_words(tuple(given)), given.items(), strict=True))
-    try:
-        weights = np.array(
-            [float(known.pop(word, (None, 1.0))[1]) for word in _words(classes)], np.float64
-        )
-    except (TypeError, ValueError):
-        weights = np.zeros(0)
-    if len(weights) != len(classes) or not (np.isfinite(weights).all() and weights.min() >= 0):
-        raise SordinoError("class_weight needs a number of at least 0 for each class")
-    for label, _ in known.values():
-        raise SordinoError(f"class_weight has {shown(label)}, which is no class")
-    if not weights.max() > 0:
-        raise SordinoError("class_weight must be above 0 for one class")
-    return np.asarray(weights / weights.max())
 
 
 def apart(table: RawRecords, key: RunKey, share: float) -> tuple[RawRecords, RawRecords | None]:
@@ -525,7 +461,8 @@ def fit_table(
         # budget does not pay for it, nothing of it is said: no error is raised from another.
         account = None if release is None else LedgerAccount.of(ledger, dataset, source)
         if account is not None:
-            account.charge(plans[tasks[0]], key.key.identity, None)
+            dearest = max(plans.values(), key=lambda plan: plan.guarantee.mu)
+            account.charge(dearest, key.key.identity, None)
             account.close(key.key.identity)
         raise refusal
     result = train(

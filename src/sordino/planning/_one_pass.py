@@ -194,12 +194,7 @@ def _srgd(theorem: Theorem, facts: Facts, run: Training) -> float:
         batch_size=run.population.batch_size,
         **facts,
     )
-    theorem.demand(
-        math.isfinite(value),
-        f"clip {run.clip:g} is too small for learning rate {1 / beta:g}, so that contributions are "
-        "clipped",
-    )
-    return value
+    return _unclipped(theorem, value, run)
 
 
 def _nesterov(theorem: Theorem, facts: Facts, run: Training) -> float:
@@ -225,10 +220,15 @@ def _srg(theorem: Theorem, facts: Facts, run: Training) -> float:
         batch_size=run.population.batch_size,
         **facts,
     )
+    return _unclipped(theorem, value, run)
+
+
+def _unclipped(theorem: Theorem, value: float, run: Training) -> float:
+    """`value`, which is not finite where clips bind."""
     theorem.demand(
         math.isfinite(value),
-        f"clip {run.clip:g} is too small for learning rate {rate:g}, so that contributions are "
-        "clipped",
+        f"clip {run.clip:g} is too small for learning rate {run.update.learning_rate:g}, so that "
+        "contributions are clipped",
     )
     return value
 

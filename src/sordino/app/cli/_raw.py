@@ -74,9 +74,8 @@ def fit_raw(
     `file` is the whole table, which a ledger knows the data set by, where `frame` is without some columns.
     """
     X, y = frame.drop(columns=[target]), frame[target]
-    declared = None if schema is None else schema
-    classes = None if declared is None else declared.classes
-    bounds = None if declared is None else declared.target_bounds
+    classes = None if schema is None else schema.classes
+    bounds = None if schema is None else schema.target_bounds
     kind = TASKS[task]
     if kind == "auto" and (classes is not None or bounds is not None):
         kind = CLASSES if classes is not None else REGRESSION
@@ -89,7 +88,7 @@ def fit_raw(
     whole = frame if file is None else file
     asker.source = Source(
         whole,
-        rows=None if person_column is not None or declared is None else declared.examples,
+        rows=None if person_column is not None or schema is None else schema.examples,
         units=whole.drop(columns=[target]),
         persons=None if person_column is None else person_ids(whole[person_column]),
     )
@@ -98,10 +97,10 @@ def fit_raw(
         y,
         person_column,
         None,
-        kind,
-        classes if kind != REGRESSION else None,
-        bounds if kind != CLASSES else None,
-        weights,
+        task=kind,
+        classes=classes if kind != REGRESSION else None,
+        bounds=bounds if kind != CLASSES else None,
+        class_weight=weights,
     )
     if made is None:
         raise SordinoError("this table is fully declared; leave --undeclared out")
@@ -158,7 +157,8 @@ def score_raw(
     if isinstance(model, PrivateClassifier):
         classes = model.table_run_.found.classes or ()
         codes = truth.positions(classes)
-        guessed = np.searchsorted(np.arange(len(classes)), _codes(model, made))
+        place = {label: at for at, label in enumerate(model.classes_.tolist())}
+        guessed = np.array([place[label] for label in made.tolist()], np.int64)
         known = codes >= 0
         if not known.any():
             raise SordinoError("the test file has no row whose class is known")
@@ -182,12 +182,6 @@ def score_raw(
         Measured("constant", spread, NO_PRIVATE_DATA, "always the test rows' mean"),
     )
     return ScoreTable("root mean squared error", rows, int(there.sum()))
-
-
-def _codes(model: PrivateClassifier, made: object) -> np.ndarray:
-    """Predicted labels as positions in the classes."""
-    place = {label: at for at, label in enumerate(model.classes_.tolist())}
-    return np.array([place[label] for label in np.asarray(made).tolist()], np.int64)
 
 
 def people_note(person_column: str | None, power: float) -> list[str]:

@@ -2,9 +2,8 @@
 
 All of them are kept: a sketch of a thousand misses a thousand people among a million every third time
 (papers/06, section 7). Without the ledger's key they tell nothing; with it, whoever knows a row can tell
-whether it is there, as with any fingerprint.
-Numbers are hashed by their values, so that a column of a file and of
-an array are alike; which columns there are, and their order, matters.
+whether it is there, as with any fingerprint. Numbers are hashed by their values, so that a column of a file
+and of an array are alike; which columns there are, and their order, matters.
 """
 
 from __future__ import annotations
